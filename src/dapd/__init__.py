@@ -1,0 +1,1 @@
+"""Dependency-aware parallel decoding for masked diffusion language models."""

@@ -1,0 +1,27 @@
+"""What a user can get wrong, as exceptions that say what was wrong and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DapdError(ValueError):
+    """A mistake that the user can mend; the command line prints it without a traceback."""
+
+
+class StrategyContractError(DapdError):
+    """A strategy selected nothing, or something that it may not select."""
+
+
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> DapdError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return DapdError(f"unknown {kind} {name!r}{hint} Allowed: {', '.join(names)}")
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> DapdError:
+    """The error for an optional package that is not installed."""
+    return DapdError(f"{purpose} needs the package {package!r}: pip install 'dapd[{extra}]'")
