@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Int
@@ -25,6 +26,8 @@ class Canvas:
     mask_id: int
     start: int
     """First column of the generation region: blocks are counted from here to the end."""
+    n_new: int | None = None
+    """New tokens per row after the prompts; None where the masks stand anywhere (infilling)."""
 
     @classmethod
     def blank(
@@ -41,7 +44,7 @@ class Canvas:
             raise DapdError(f"max_new_tokens is {n_new}; it must be at least 1")
         rows = [[*prompt, *[mask_id] * n_new] for prompt in prompts]
         canvas = cls.infill(rows, mask_id=mask_id, pad_id=pad_id, device=device)
-        return replace(canvas, start=canvas.tokens.shape[1] - n_new)
+        return replace(canvas, start=canvas.length - n_new, n_new=n_new)
 
     @classmethod
     def infill(
@@ -83,7 +86,9 @@ class Canvas:
         fixed, slots = self.tokens.clone(), self.slots.clone()
         for position, token in tokens.items():
             if not 0 <= position < self.length - pad:
-                raise DapdError(f"cannot fix position {position} of row {row}: it has positions 0..{self.length - pad - 1}")
+                raise DapdError(
+                    f"cannot fix position {position} of row {row}: it has positions 0..{self.length - pad - 1}"
+                )
             if not self.slots[row, pad + position]:
                 raise DapdError(f"cannot fix position {position} of row {row}: it is not masked")
             if token == self.mask_id:
@@ -101,17 +106,17 @@ class Canvas:
         size = region if block_length is None else block_length
         if size < 1:
             raise DapdError(f"block_length is {size}; it must be at least 1")
+        if self.n_new is not None and self.n_new % size:
+            raise DapdError(f"block_length {size} does not divide the {self.n_new} new tokens")
         columns = self.slots.any(0).nonzero()
         if not len(columns):
             return []
         n_blocks = -(-region // size)
         edges = [self.length - k * size for k in range(n_blocks, -1, -1)]
         edges[0] = min(max(edges[0], self.start), int(columns[0]))
-        return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [slice(a, b) for a, b in pairwise(edges)]
 
-    def commit(
-        self, window: slice, commit: Bool[Tensor, "batch n"], token: Int[Tensor, "batch n"]
-    ) -> Canvas:
+    def commit(self, window: slice, commit: Bool[Tensor, "batch n"], token: Int[Tensor, "batch n"]) -> Canvas:
         """A new canvas with `token` where `commit`, in the window's columns."""
         tokens = self.tokens.clone()
         tokens[:, window] = torch.where(commit, token, tokens[:, window])

@@ -64,7 +64,9 @@ def ranks(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[T
     lowest = torch.finfo(priority.dtype).min
     key = torch.where(nodes, priority.clamp_min(lowest), -torch.inf)
     order = key.argsort(dim=-1, descending=True, stable=True)
-    return torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
+    return torch.empty_like(order).scatter_(
+        -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    )
 
 
 def independent_set(

@@ -1,0 +1,305 @@
+"""A model to talk to: prompts in, completions out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol, overload
+
+import torch
+from torch import Tensor
+
+from dapd.canvas import Canvas
+from dapd.engine import Options, Step, decode
+from dapd.errors import DapdError, unknown
+from dapd.models import MaskedLM, load_network, resolve
+from dapd.models import random as random_network
+from dapd.models.tokenizer import ByteTokenizer, Messages, Tokenizer, load_tokenizer
+from dapd.sampling import Sampling
+from dapd.settings import Setting, describe, setting
+from dapd.strategies import Selects
+from dapd.trace import Recorder, Trace
+
+Ids = Sequence[int]
+Prompt = str | Messages | Ids | Tensor
+"""Plain text, a conversation (messages with role and content), or token ids."""
+
+MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
+
+
+class Streamer(Protocol):
+    """What `transformers` calls a text diffusion streamer."""
+
+    def put(self, value: Tensor) -> None: ...
+    def put_draft(self, value: Tensor) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came of one prompt."""
+
+    text: str
+    """The generated text up to the end of the turn; for infilling the whole text."""
+    ids: list[int]
+    """The generated tokens, the EOS tail included; for infilling those that were filled in."""
+    prompt_ids: list[int]
+    finish_reason: Literal["stop", "length"]
+    """stop: the text ended by itself (EOS or end of turn); length: all new tokens were used."""
+    trace: Trace
+
+    @property
+    def nfe(self) -> int:
+        """Forward passes."""
+        return self.trace.nfe
+
+    @property
+    def generated_tokens(self) -> int:
+        """Generated tokens before the first EOS."""
+        return self.trace.n_generated
+
+    @property
+    def tokens_per_forward(self) -> float:
+        return self.trace.tokens_per_forward
+
+    @property
+    def seconds(self) -> float:
+        return self.trace.seconds
+
+
+def load(
+    source: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    mask_id: int | None = None,
+) -> DiffusionLM:
+    """A model from a checkpoint folder, a hub id, or `random:SHAPE`. Device None: a GPU if there is one."""
+    device = default_device() if device is None else device
+    name = str(source)
+    if name.startswith("random:"):
+        chosen = dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
+        network = random_network(name.removeprefix("random:"), device=device, dtype=chosen, sharpness=8.0)
+        return DiffusionLM(network, ByteTokenizer(network.profile), name=name)
+    folder = resolve(source, revision)
+    network = load_network(folder, device=device, dtype=dtype, mask_id=mask_id)
+    return DiffusionLM(network, lambda: load_tokenizer(folder, network.profile), name=name)
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class DiffusionLM:
+    """A masked diffusion language model with its tokenizer."""
+
+    def __init__(
+        self, network: MaskedLM, tokenizer: Tokenizer | Callable[[], Tokenizer | None] | None = None, *, name: str = ""
+    ) -> None:
+        self.network = network
+        self.name = name or type(network).__name__
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, read when it is first needed: token ids work without one."""
+        found = self._tokenizer() if callable(self._tokenizer) else self._tokenizer
+        if found is None:
+            raise DapdError(f"the model {self.name} comes without a tokenizer; give prompts as token ids")
+        return found
+
+    @property
+    def has_tokenizer(self) -> bool:
+        try:
+            return self.tokenizer is not None
+        except DapdError:
+            return False
+
+    @overload
+    def generate(self, prompts: str, **kwargs: Any) -> Completion: ...
+    @overload
+    def generate(self, prompts: Prompt | Sequence[Prompt], **kwargs: Any) -> Completion | list[Completion]: ...
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        strategy: str | Selects | Setting = "dapd-staged",
+        max_new_tokens: int = 256,
+        options: Options | None = None,
+        fixed: Mapping[int, int] | None = None,
+        on_step: Callable[[Step], None] | None = None,
+        streamer: Streamer | None = None,
+        **settings: Any,
+    ) -> Completion | list[Completion]:
+        """Complete one prompt (a Completion) or several (a list of them).
+
+        A string is continued as it stands; a list of messages goes through the model's chat template. `strategy` is a
+        name (`dapd strategies` lists them) or any object with `select`. `fixed` pins new tokens: {index among the new
+        tokens: token id}. Fields of `Options` and `Sampling` may be given directly: block_length=32, temperature=0.5.
+        """
+        rows, single = self._rows(prompts)
+        prompt_ids = [self.encode(row) for row in rows]
+        profile = self.network.profile
+        canvas = Canvas.blank(
+            prompt_ids, max_new_tokens, mask_id=profile.mask_id, pad_id=profile.pad_id, device=self.network.device
+        )
+        if fixed:
+            for row, ids in enumerate(prompt_ids):
+                canvas = canvas.fix(row, {len(ids) + index: token for index, token in fixed.items()})
+        chosen = as_setting(strategy)
+        options = with_settings(options or Options(), settings)
+        if options.block_length is None and chosen.n_blocks > 1:
+            options = dataclasses.replace(options, block_length=blocks_of(max_new_tokens, chosen.n_blocks))
+        recorder = self.recorder(canvas, chosen.strategy, options)
+        feed = None if streamer is None else _Feed(streamer, canvas, options)
+        for step in decode(self.network, canvas, chosen.strategy, options):
+            recorder.add(step)
+            if on_step is not None:
+                on_step(step)
+            if feed is not None:
+                feed.add(step)
+        completions = [self._completion(trace, ids) for trace, ids in zip(recorder.traces, prompt_ids, strict=True)]
+        return completions[0] if single else completions
+
+    def infill(
+        self,
+        template: str | Ids,
+        *,
+        strategy: str | Selects | Setting = "dapd-staged",
+        options: Options | None = None,
+        on_step: Callable[[Step], None] | None = None,
+        **settings: Any,
+    ) -> Completion:
+        """Fill the masks of a text ("The capital of [MASK] is [MASK*3].") or of a row of ids."""
+        canvas = self.template(template)
+        chosen, options = as_setting(strategy), with_settings(options or Options(), settings)
+        recorder = self.recorder(canvas, chosen.strategy, options)
+        for step in decode(self.network, canvas, chosen.strategy, options):
+            recorder.add(step)
+            if on_step is not None:
+                on_step(step)
+        trace = recorder.traces[0]
+        text = self.tokenizer.decode(trace.tokens()) if self.has_tokenizer else ""
+        return Completion(text, trace.generated, trace.canvas, "length", trace)
+
+    def stream(
+        self, canvas: Canvas, strategy: str | Selects | Setting = "dapd-staged", options: Options | None = None
+    ) -> Iterator[Step]:
+        """The steps of a decoding, for callers that want to look on or stop half-way."""
+        return decode(self.network, canvas, as_setting(strategy).strategy, options)
+
+    def template(self, template: str | Ids) -> Canvas:
+        """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids."""
+        profile = self.network.profile
+        ids: list[int] = []
+        if isinstance(template, str):
+            position = 0
+            for mark in MASK_MARK.finditer(template):
+                ids += self.tokenizer.encode(template[position : mark.start()], special=position == 0)
+                ids += [profile.mask_id] * int(mark.group(1) or 1)
+                position = mark.end()
+            if position == 0:
+                raise DapdError("the template has no [MASK]: there is nothing to fill")
+            ids += self.tokenizer.encode(template[position:], special=False)
+        else:
+            ids = [int(i) for i in template]
+        self._check_ids(ids)
+        return Canvas.infill([ids], mask_id=profile.mask_id, pad_id=profile.pad_id, device=self.network.device)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+        elif isinstance(prompt, Tensor):
+            ids = [int(i) for i in prompt.flatten().tolist()]
+        elif len(prompt) and isinstance(prompt[0], dict):
+            ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
+        else:
+            ids = [int(i) for i in prompt]  # type: ignore[call-overload]
+        self._check_ids(ids)
+        return ids
+
+    def recorder(self, canvas: Canvas, strategy: Selects, options: Options) -> Recorder:
+        """A recorder whose traces say how they were made."""
+        about = {"model": self.name, "strategy": describe(strategy), "options": dataclasses.asdict(options)}
+        text = (lambda token: self.tokenizer.decode([token], skip_special=False)) if self.has_tokenizer else None
+        prompts = [canvas.row(row)[: -canvas.n_new].tolist() if canvas.n_new else None for row in range(canvas.batch)]
+        texts = [self.tokenizer.decode(ids, skip_special=False) if text and ids else None for ids in prompts]
+        return Recorder(canvas, self.network.profile.eos_id, [{**about, "prompt": prompt} for prompt in texts], text)
+
+    def _completion(self, trace: Trace, prompt_ids: list[int]) -> Completion:
+        profile, ids = self.network.profile, trace.tokens()[len(prompt_ids) :]
+        stops = [ids.index(stop) for stop in (profile.eos_id, profile.eot_id) if stop is not None and stop in ids]
+        end = min(stops, default=len(ids))
+        text = self.tokenizer.decode(ids[:end]) if self.has_tokenizer else ""
+        return Completion(text, ids, prompt_ids, "stop" if stops else "length", trace)
+
+    def _rows(self, prompts: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+        """The prompts as a list, and whether there was one alone."""
+        if isinstance(prompts, str):
+            return [prompts], True
+        if isinstance(prompts, Tensor):
+            return (list(prompts), False) if prompts.dim() == 2 else ([prompts], True)
+        if not len(prompts):
+            raise DapdError("no prompts: the list is empty; give at least one")
+        if isinstance(prompts[0], dict | int):
+            return [prompts], True  # type: ignore[list-item]
+        return list(prompts), False  # type: ignore[arg-type]
+
+    def _check_ids(self, ids: list[int]) -> None:
+        vocab = getattr(getattr(self.network, "config", None), "vocab_size", None)
+        wrong = [i for i in ids if i < 0 or (vocab is not None and i >= vocab)]
+        if wrong:
+            raise DapdError(f"token id {wrong[0]} is outside of the model's vocabulary (0..{(vocab or 0) - 1})")
+
+
+class _Feed:
+    """Shows a streamer the blocks as they are finished and the rest as a draft."""
+
+    def __init__(self, streamer: Streamer, canvas: Canvas, options: Options) -> None:
+        if canvas.batch != 1:
+            raise DapdError(f"a streamer shows one prompt at a time; {canvas.batch} were given")
+        self.streamer = streamer
+        self.pending = canvas.blocks(options.block_length)
+        self.shown = canvas.start
+        streamer.put(canvas.tokens[0, : self.shown].cpu())
+
+    def add(self, step: Step) -> None:
+        tokens, masked = step.canvas.tokens[0].cpu(), step.canvas.masked[0].cpu()
+        while self.pending and not masked[self.pending[0]].any():
+            stop = self.pending.pop(0).stop
+            self.streamer.put(tokens[self.shown : stop])
+            self.shown = stop
+        if self.pending:
+            self.streamer.put_draft(tokens[self.shown :])
+        else:
+            self.streamer.end()
+
+
+def as_setting(strategy: str | Selects | Setting) -> Setting:
+    """A strategy from a name, from an object with `select`, or as it is."""
+    if isinstance(strategy, Setting):
+        return strategy
+    return setting(strategy) if isinstance(strategy, str) else Setting(strategy)  # type: ignore[arg-type]
+
+
+def blocks_of(n_new: int, n_blocks: int) -> int:
+    if n_new % n_blocks:
+        raise DapdError(f"the setting asks for {n_blocks} blocks, which do not divide the {n_new} new tokens")
+    return n_new // n_blocks
+
+
+def with_settings(options: Options, settings: Mapping[str, Any]) -> Options:
+    """Options with some fields, of their own or of their sampling, changed."""
+    own = {f.name for f in dataclasses.fields(Options)} - {"sampling"}
+    drawn = {f.name for f in dataclasses.fields(Sampling)}
+    for name in settings:
+        if name not in own | drawn:
+            raise unknown("setting", name, own | drawn)
+    sampling = dataclasses.replace(options.sampling, **{k: v for k, v in settings.items() if k in drawn})
+    return dataclasses.replace(options, sampling=sampling, **{k: v for k, v in settings.items() if k in own})

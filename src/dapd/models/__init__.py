@@ -1,0 +1,21 @@
+"""Models: one bidirectional body, two families of checkpoints, strict loading."""
+
+from dapd.models.base import Capture, MaskedLM, Prediction, Profile
+from dapd.models.cache import KVCache
+from dapd.models.loading import ARCHITECTURES, SHAPES, load_network, random, resolve
+from dapd.models.transformer import Transformer, TransformerConfig
+
+__all__ = [
+    "ARCHITECTURES",
+    "SHAPES",
+    "Capture",
+    "KVCache",
+    "MaskedLM",
+    "Prediction",
+    "Profile",
+    "Transformer",
+    "TransformerConfig",
+    "load_network",
+    "random",
+    "resolve",
+]

@@ -1,0 +1,84 @@
+"""What the engine knows of a model: two slices in, logits and (on request) attention out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dapd.errors import DapdError
+from dapd.models.cache import KVCache
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The special ids of one model. They come from its checkpoint: no id is ever assumed."""
+
+    mask_id: int
+    eos_id: int
+    pad_id: int
+    eot_id: int | None = None
+    """End of turn; None where the model has none."""
+    bos_id: int | None = None
+
+    def check(self, vocab_size: int) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 <= value < vocab_size:
+                raise DapdError(f"{name} is {value}, outside of the vocabulary (0..{vocab_size - 1})")
+        if self.mask_id == self.eos_id:
+            raise DapdError(
+                f"mask_id and eos_id are both {self.mask_id}: a committed EOS could not be told from a mask"
+            )
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A request for attention: the mean over heads and `layers`, from `queries` to `keys` (columns of the canvas)."""
+
+    layers: frozenset[int]
+    queries: slice
+    keys: slice
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One forward pass, for the columns of a window."""
+
+    logits: Float[Tensor, "batch n vocab"]
+    """Row i predicts window column i: a model's own shift is undone here."""
+    attention: Float[Tensor, "batch n k"] | None = None
+    """Captured attention in fp32; each row is a part of a softmax over all valid keys, not renormalised."""
+
+
+class MaskedLM(Protocol):
+    """A masked language model with bidirectional attention."""
+
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def lookback(self) -> int:
+        """How many columns to the left the row that predicts a column lies: 0 for LLaDA, 1 for Dream."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        span: slice,
+        window: slice,
+        *,
+        valid: Bool[Tensor, "batch length"] | None = None,
+        cache: KVCache | None = None,
+        capture: Capture | None = None,
+    ) -> Prediction:
+        """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
+        ...

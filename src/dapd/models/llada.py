@@ -1,0 +1,83 @@
+"""LLaDA (8B-Base, 8B-Instruct, 1.5): configuration and tensor names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dapd.errors import DapdError
+from dapd.models.base import Profile
+from dapd.models.checkpoint import TensorNames
+from dapd.models.transformer import TransformerConfig
+
+NAMES = TensorNames(
+    embed="model.transformer.wte",
+    norm="model.transformer.ln_f",
+    head="model.transformer.ff_out",
+    layer="model.transformer.blocks.{}",
+    # `ff_out` names the down projection inside a block and the head outside of them.
+    parts={
+        "attn_norm": "attn_norm",
+        "q_proj": "q_proj",
+        "k_proj": "k_proj",
+        "v_proj": "v_proj",
+        "o_proj": "attn_out",
+        "mlp_norm": "ff_norm",
+        "gate_proj": "ff_proj",
+        "up_proj": "up_proj",
+        "down_proj": "ff_out",
+    },
+)
+
+REQUIRED = {
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "rope": True,
+    "alibi": False,
+    "attention_layer_norm": False,
+    "include_bias": False,
+    "bias_for_layer_norm": False,
+    "scale_logits": False,
+    "input_emb_norm": False,
+    "block_group_size": 1,
+}
+"""The one arithmetic this body implements; a config that says otherwise is refused rather than run wrongly."""
+
+END_OF_TURN = {126464: 126348}
+"""<|eot_id|> by vocabulary: the configs of the released checkpoints do not give it."""
+
+
+def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConfig:
+    """The configuration of a LLaDA checkpoint."""
+    for key, wanted in REQUIRED.items():
+        if config.get(key, wanted) not in (wanted, None):
+            raise DapdError(f"LLaDA config: {key} is {config[key]!r}; only {wanted!r} is supported")
+    try:
+        heads, vocab = int(config["n_heads"]), int(config.get("embedding_size") or config["vocab_size"])
+        mask = config.get("mask_token_id") if mask_id is None else mask_id
+        if mask is None:
+            raise DapdError("the config has no mask_token_id; pass mask_id=... (it is never guessed)")
+        kv = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
+        return TransformerConfig(
+            n_layers=config["n_layers"],
+            d_model=config["d_model"],
+            n_heads=heads,
+            n_kv_heads=kv,
+            d_mlp=config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"],
+            vocab_size=vocab,
+            max_length=config["max_sequence_length"],
+            rope_theta=config.get("rope_theta", 10000.0),
+            norm_eps=config.get("rms_norm_eps", 1e-5),
+            qkv_bias=bool(config.get("include_qkv_bias", False)),
+            tied=bool(config.get("weight_tying", True)),
+            rope_fp32=bool(config.get("rope_full_precision", True)),
+            profile=Profile(
+                mask_id=mask,
+                eos_id=config["eos_token_id"],
+                pad_id=config["pad_token_id"],
+                eot_id=config.get("eot_token_id", END_OF_TURN.get(vocab)),
+                bos_id=config.get("bos_token_id"),
+            ),
+        )
+    except KeyError as error:
+        raise DapdError(f"the LLaDA config has no {error.args[0]}") from None

@@ -1,0 +1,187 @@
+"""Models by name: a folder, a hub id, or a shape with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dapd.errors import DapdError, missing_extra, unknown
+from dapd.models import dream, llada
+from dapd.models.base import Profile
+from dapd.models.checkpoint import TensorNames, load_weights, read_json
+from dapd.models.transformer import RMSNorm, Transformer, TransformerConfig
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A family of checkpoints that this package can read."""
+
+    name: str
+    parse: Callable[[dict[str, Any], int | None], TransformerConfig]
+    names: TensorNames
+    hub_ids: tuple[str, ...]
+    """Released checkpoints of this family."""
+
+
+# Dispatch is on `architectures`, not on `model_type`: other models share the type string and compute something else.
+ARCHITECTURES = {
+    "LLaDAModelLM": Architecture(
+        "LLaDA",
+        llada.parse,
+        llada.NAMES,
+        ("GSAI-ML/LLaDA-8B-Base", "GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-1.5"),
+    ),
+    "DreamModel": Architecture(
+        "Dream",
+        dream.parse,
+        dream.NAMES,
+        (
+            "Dream-org/Dream-v0-Base-7B",
+            "Dream-org/Dream-v0-Instruct-7B",
+            "Dream-org/Dream-Coder-v0-Instruct-7B",
+            "apple/DiffuCoder-7B-Instruct",
+        ),
+    ),
+}
+
+_TINY = Profile(mask_id=257, eos_id=256, pad_id=256, eot_id=259, bos_id=258)
+
+SHAPES = {
+    "llada-8b": TransformerConfig(
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        n_kv_heads=32,
+        d_mlp=12288,
+        vocab_size=126464,
+        max_length=4096,
+        rope_theta=500000.0,
+        profile=Profile(mask_id=126336, eos_id=126081, pad_id=126081, eot_id=126348, bos_id=126080),
+    ),
+    "dream-7b": TransformerConfig(
+        n_layers=28,
+        d_model=3584,
+        n_heads=28,
+        n_kv_heads=4,
+        d_mlp=18944,
+        vocab_size=152064,
+        max_length=131072,
+        rope_theta=1e6,
+        norm_eps=1e-6,
+        qkv_bias=True,
+        rope_fp32=False,
+        lookback=1,
+        profile=Profile(mask_id=151666, eos_id=151643, pad_id=151643, eot_id=151645, bos_id=151643),
+    ),
+    "tiny-llada": TransformerConfig(
+        n_layers=4, d_model=64, n_heads=4, n_kv_heads=4, d_mlp=128, vocab_size=264, max_length=1024, profile=_TINY
+    ),
+    "tiny-dream": TransformerConfig(
+        n_layers=4,
+        d_model=64,
+        n_heads=4,
+        n_kv_heads=2,
+        d_mlp=128,
+        vocab_size=264,
+        max_length=1024,
+        norm_eps=1e-6,
+        qkv_bias=True,
+        rope_fp32=False,
+        lookback=1,
+        profile=_TINY,
+    ),
+}
+
+
+def random(
+    shape: str | TransformerConfig,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    sharpness: float = 1.0,
+) -> Transformer:
+    """A model of any shape with random weights; `sharpness` scales the head, so that confidences spread over 0..1."""
+    if isinstance(shape, str):
+        if shape not in SHAPES:
+            raise unknown("shape", shape, SHAPES)
+        shape = SHAPES[shape]
+    with torch.device("meta"):
+        network = Transformer(shape)
+    network = network.to(dtype).to_empty(device=device)
+    if shape.tied:
+        network.head.weight = network.embed.weight
+    generator = torch.Generator(device).manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, RMSNorm):
+            nn.init.ones_(module.weight)
+        elif isinstance(module, nn.Linear | nn.Embedding):
+            # Unit gain whatever the width: attention and predictions then vary from position to position.
+            std = module.in_features**-0.5 if isinstance(module, nn.Linear) else 1.0
+            nn.init.normal_(module.weight, std=std, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.normal_(module.bias, std=0.02, generator=generator)
+    with torch.no_grad():
+        network.head.weight.mul_(sharpness)
+    return network.eval().requires_grad_(False)
+
+
+def resolve(source: str | Path, revision: str | None = None) -> Path:
+    """The local folder of a checkpoint: the folder itself, or the download of a hub id."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise DapdError(f"{folder} is a file; a model is a folder with config.json and safetensors weights")
+    parts = str(source).split("/")
+    if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
+        raise DapdError(
+            f"unknown model {str(source)!r}: no such folder; give a checkpoint folder, a hub id such as "
+            f"GSAI-ML/LLaDA-8B-Instruct, or random:SHAPE ({', '.join(SHAPES)})"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise missing_extra("huggingface_hub", "hub", f"downloading {source}") from None
+    try:
+        patterns = ["*.json", "*.safetensors", "*.txt"]
+        return Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub client has no common base class for its failures
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DapdError(f"cannot get {source} from the hub, and there is no such folder here: {reason}") from None
+
+
+def load_network(
+    folder: Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    mask_id: int | None = None,
+    max_length: int | None = None,
+) -> Transformer:
+    """The network of a checkpoint folder. dtype None: bf16 on an accelerator, fp32 on a CPU."""
+    config = read_json(folder / "config.json")
+    names = config.get("architectures") or []
+    name = next((n for n in names if n in ARCHITECTURES), None)
+    if name is None:
+        raise DapdError(
+            f"{folder}: architecture {', '.join(names) or '(none given)'} is not supported; "
+            f"supported: {', '.join(ARCHITECTURES)}"
+        )
+    architecture = ARCHITECTURES[name]
+    shape = architecture.parse(config, mask_id)
+    if max_length is not None:
+        shape = replace(shape, max_length=max_length)
+    if dtype is None:
+        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+    with torch.device("meta"):
+        network = Transformer(shape)
+    load_weights(network, folder, architecture.names, device=device, dtype=dtype)
+    if shape.tied:
+        network.head.weight = network.embed.weight
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,115 @@
+"""Text to ids and back: a checkpoint's own tokenizer through `transformers`, or plain bytes for random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dapd.errors import DapdError, missing_extra
+from dapd.models.base import Profile
+
+Messages = Sequence[dict[str, str]]
+
+
+class Tokenizer(Protocol):
+    """What the rest of the package needs of a tokenizer."""
+
+    @property
+    def has_chat(self) -> bool: ...
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Ids of a text; `special` adds what the tokenizer puts around a text of its own accord."""
+        ...
+
+    def chat(self, messages: Messages) -> list[int]:
+        """Ids of a conversation, up to where the answer begins."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+
+class HubTokenizer:
+    """A tokenizer of `transformers`; no code of the checkpoint is run."""
+
+    def __init__(self, folder: Path, profile: Profile) -> None:
+        self.inner = _open(folder)
+        found = self.inner.mask_token_id
+        if found is not None and found != profile.mask_id:
+            raise DapdError(f"{folder}: the tokenizer's mask id is {found}, the model's {profile.mask_id}")
+
+    @property
+    def has_chat(self) -> bool:
+        return self.inner.chat_template is not None
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return list(self.inner(text, add_special_tokens=special)["input_ids"])
+
+    def chat(self, messages: Messages) -> list[int]:
+        if not self.has_chat:
+            raise DapdError("the model has no chat template; give plain text (--raw) instead of messages")
+        _check_messages(messages)
+        # The template writes every special token itself: adding more would double the beginning of the text.
+        text = self.inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return self.encode(text, special=False)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return str(self.inner.decode(list(ids), skip_special_tokens=skip_special))
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as ids 0..255, everything above shown as `<id>`: enough to try a model with random weights."""
+
+    has_chat = False
+
+    def __init__(self, profile: Profile) -> None:
+        self.special = {value for value in vars(profile).values() if value is not None}
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def chat(self, messages: Messages) -> list[int]:
+        raise DapdError("random weights have no chat template; give plain text (--raw) instead of messages")
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        out, run = [], bytearray()
+        for i in ids:
+            if i < 256:
+                run.append(i)
+                continue
+            out.append(run.decode(errors="replace"))
+            run.clear()
+            if not (skip_special and i in self.special):
+                out.append(f"<{i}>")
+        return "".join(out) + run.decode(errors="replace")
+
+
+def load_tokenizer(folder: Path, profile: Profile) -> Tokenizer | None:
+    """The tokenizer of a checkpoint folder; None where it has none."""
+    if not _has(folder, "tokenizer.json") and not _has(folder, "vocab.json", "merges.txt"):
+        return None
+    return HubTokenizer(folder, profile)
+
+
+def _has(folder: Path, *names: str) -> bool:
+    return all((folder / name).is_file() for name in names)
+
+
+def _open(folder: Path) -> Any:
+    try:
+        from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+    except ImportError:
+        raise missing_extra("transformers", "hub", "reading the tokenizer") from None
+    # Dream names a class of its own that only remote code defines; its files are Qwen2's byte-level BPE.
+    kind = PreTrainedTokenizerFast if _has(folder, "tokenizer.json") else Qwen2Tokenizer
+    try:
+        return kind.from_pretrained(str(folder))
+    except Exception as error:  # the tokenizers library raises bare Exceptions
+        raise DapdError(f"{folder}: the tokenizer cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _check_messages(messages: Messages) -> None:
+    if not messages:
+        raise DapdError("the conversation is empty; give at least one message")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or {"role", "content"} - message.keys():
+            raise DapdError(f'message {number} is not of the form {{"role": ..., "content": ...}}')

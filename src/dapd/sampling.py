@@ -1,0 +1,105 @@
+"""From logits to a token and its confidence at every position: what is forbidden, noise, the precision of the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dapd.errors import DapdError
+
+EosPolicy = Literal["none", "ban", "defer"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. The defaults are the paper's: the most likely token, nothing suppressed but the mask."""
+
+    temperature: float = 0.0
+    """0: the most likely token. Above: Gumbel noise, as LLaDA adds it."""
+    top_p: float | None = None
+    """Keep the most likely tokens of this total probability, also at temperature 0 (it raises confidences)."""
+    top_k: int | None = None
+    """Keep so many tokens, also at temperature 0."""
+    tempered_confidence: bool = False
+    """Take confidence from softmax(logits / temperature), as Dream does, and not from the plain softmax, as LLaDA does."""
+    eos: EosPolicy = "none"
+    """none; ban: EOS is never predicted (LLaDA's logits_eos_inf); defer: EOS and end of turn keep their place as
+    predictions but get confidence 0, so they are committed last (LLaDA's confidence_eos_eot_inf)."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise DapdError(f"temperature is {self.temperature}; it must not be negative")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise DapdError(f"top_p is {self.top_p}; allowed: above 0, up to 1")
+        if self.top_k is not None and self.top_k < 1:
+            raise DapdError(f"top_k is {self.top_k}; it must be at least 1")
+        if self.eos not in ("none", "ban", "defer"):
+            raise DapdError(f"eos is {self.eos!r}; allowed: none, ban, defer")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The token chosen at each position, its probability, and the logits that probability comes from."""
+
+    token: Int[Tensor, "batch n"]
+    confidence: Float[Tensor, "batch n"]
+    logits: Float[Tensor, "batch n vocab"]
+
+
+def choose(
+    logits: Float[Tensor, "batch n vocab"],
+    sampling: Sampling,
+    uniform: Float[Tensor, "batch n vocab"] | None,
+    *,
+    banned: Sequence[int],
+    deferred: Sequence[int],
+    dtype: torch.dtype,
+) -> Choice:
+    """A token and its confidence at each position; `uniform` are the draws that temperature needs."""
+    logits = _without(logits, banned)
+    scaled = logits / sampling.temperature if sampling.temperature > 0 else logits
+    kept = _nucleus(scaled, sampling.top_p, sampling.top_k)
+    if uniform is None:
+        token = kept.argmax(-1)
+    else:
+        token = (kept.double() - torch.log(-torch.log(uniform))).argmax(-1)
+    if sampling.top_p is None and sampling.top_k is None and not sampling.tempered_confidence:
+        kept = logits
+    elif not sampling.tempered_confidence:
+        kept = _nucleus_like(logits, kept)
+    judged = _without(kept, deferred).to(dtype)
+    confidence = judged.softmax(-1).gather(-1, token[..., None]).squeeze(-1)
+    return Choice(token, confidence, judged)
+
+
+def _without(logits: Float[Tensor, "*b v"], ids: Sequence[int]) -> Float[Tensor, "*b v"]:
+    """The logits with some tokens at the lowest finite value: -inf would turn into nan where p log p is taken."""
+    if not ids:
+        return logits
+    index = torch.tensor(list(ids), device=logits.device)
+    return logits.index_fill(-1, index, torch.finfo(logits.dtype).min)
+
+
+def _nucleus(logits: Float[Tensor, "*b v"], top_p: float | None, top_k: int | None) -> Float[Tensor, "*b v"]:
+    """Everything outside of the most likely tokens at the lowest finite value: top_p first, then top_k, as in Dream."""
+    lowest = torch.finfo(logits.dtype).min
+    if top_p is not None and top_p < 1:
+        ordered, order = logits.sort(descending=True, dim=-1)
+        before = ordered.softmax(-1).cumsum(-1).roll(1, -1)
+        before[..., 0] = 0
+        drop = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before > top_p)
+        logits = logits.masked_fill(drop, lowest)
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], lowest)
+    return logits
+
+
+def _nucleus_like(logits: Float[Tensor, "*b v"], kept: Float[Tensor, "*b v"]) -> Float[Tensor, "*b v"]:
+    """`logits` restricted to the tokens that `kept` keeps."""
+    lowest = torch.finfo(logits.dtype).min
+    return logits.masked_fill(kept == torch.finfo(kept.dtype).min, lowest)

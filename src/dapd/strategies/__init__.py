@@ -1,0 +1,39 @@
+"""Decoders, one per file. `PRESETS` names them; any other object with `select` is a strategy too."""
+
+from dapd.strategies.base import AttentionNeed, Observation, Progress, Selection, Selects, Strategy
+from dapd.strategies.dapd import Dapd
+from dapd.strategies.dream_schedule import DreamSchedule
+from dapd.strategies.entropy_bound import EntropyBound
+from dapd.strategies.factor import Factor
+from dapd.strategies.klass import Klass
+from dapd.strategies.threshold import Threshold
+from dapd.strategies.topk import TopK
+
+PRESETS: dict[str, Strategy] = {
+    "original": TopK(),
+    "dream": DreamSchedule(),
+    "fast-dllm": Threshold(),
+    "fast-dllm-factor": Factor(),
+    "eb-sampler": EntropyBound(),
+    "klass": Klass(),
+    "dapd-staged": Dapd(),
+    "dapd-direct": Dapd(shortcut="direct", tau_max=0.05),
+}
+"""The decoders by name, with their default settings."""
+
+__all__ = [
+    "PRESETS",
+    "AttentionNeed",
+    "Dapd",
+    "DreamSchedule",
+    "EntropyBound",
+    "Factor",
+    "Klass",
+    "Observation",
+    "Progress",
+    "Selection",
+    "Selects",
+    "Strategy",
+    "Threshold",
+    "TopK",
+]

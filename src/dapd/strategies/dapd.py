@@ -1,0 +1,112 @@
+"""DAPD, the paper's method: read attention as a dependency graph, unmask an independent set of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dapd.errors import DapdError
+from dapd.graph import Direction, EdgeNorm, conflicts, degrees, edge_scores, independent_set, normalise
+from dapd.strategies.base import (
+    AttentionNeed,
+    Observation,
+    Precision,
+    Progress,
+    Selection,
+    Strategy,
+    check_choice,
+    check_range,
+    rows,
+    top,
+)
+
+Shortcut = Literal["staged", "direct", "none"]
+LateRule = Literal["union", "switch", "filter"]
+
+
+@dataclass(frozen=True)
+class Dapd(Strategy):
+    """Welsh-Powell on the attention graph of the masked positions.
+
+    s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; candidate i and a taken j conflict where s_ij / max_k s_ik > tau.
+    By falling d_i * confidence_i, take every position that conflicts with none taken so far. tau rises linearly with the
+    unmasked fraction. Two shortcuts: Staged adds the confident positions once half is unmasked; Direct takes the
+    certain ones first, at every step.
+    """
+
+    tau_min: float = 0.01
+    """Edge threshold when nothing is unmasked."""
+    tau_max: float = 0.15
+    """Edge threshold when everything is."""
+    shortcut: Shortcut = "staged"
+    """staged, direct, or none."""
+    confident: float = 0.9
+    """Staged: confidence that suffices, from `switch_at` on."""
+    switch_at: float = 0.5
+    """Staged: unmasked fraction from which confidence counts."""
+    late_rule: LateRule = "union"
+    """Staged, from `switch_at` on: add the confident to the set; take them alone; or run the graph on them alone."""
+    certain: float = 0.998
+    """Direct: confidence that counts as 1. In bf16 a softmax rounds every p >= 0.998 to 1.0, so this is the authors' test."""
+    edge_norm: EdgeNorm = "row_max"
+    """What edge scores are divided by before tau is compared with them (degrees stay raw)."""
+    direction: Direction = "candidate_row"
+    """Which of the two normalised scores of a pair must exceed tau: the candidate's, either, or both."""
+    layers: float | tuple[int, ...] = 0.3
+    """Layers whose attention is averaged: the last so large a share of them, or their indices."""
+    rows: Literal["position", "predictor"] = "position"
+    """Dream only: whose query stands for a position, its own or that of the row that predicts it."""
+    precision: ClassVar[Precision] = "float32"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tau_min <= self.tau_max:
+            raise DapdError(f"tau_min is {self.tau_min} and tau_max {self.tau_max}; need 0 <= tau_min <= tau_max")
+        check_choice("shortcut", self.shortcut, get_args(Shortcut))
+        check_choice("late_rule", self.late_rule, get_args(LateRule))
+        check_choice("edge_norm", self.edge_norm, get_args(EdgeNorm))
+        check_choice("direction", self.direction, get_args(Direction))
+        check_choice("rows", self.rows, ("position", "predictor"))
+        for name in ("confident", "certain", "switch_at"):
+            check_range(name, getattr(self, name), 0, 1)
+        AttentionNeed(self.layers)
+
+    @property
+    def attention(self) -> AttentionNeed:
+        return AttentionNeed(self.layers, rows=self.rows)
+
+    def tau(self, progress: Progress) -> Float[Tensor, " batch"]:
+        return self.tau_min + (self.tau_max - self.tau_min) * progress.unmasked
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        assert seen.attention is not None
+        scores = edge_scores(seen.attention, seen.masked)
+        priority = degrees(scores) * seen.confidence.float()
+        edges = conflicts(normalise(scores, self.edge_norm), self.tau(seen.progress).float(), self.direction)
+
+        free, candidates = self.shortcuts(seen)
+        chosen = independent_set(edges, priority, candidates)
+        return Selection(chosen | free, edges=edges)
+
+    def shortcuts(self, seen: Observation) -> tuple[Bool[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
+        """Positions that are committed whatever the graph says, and those among which it decides."""
+        none = seen.masked & ~seen.masked
+        match self.shortcut:
+            case "none":
+                return none, seen.masked
+            case "direct":
+                sure = seen.masked & (seen.confidence >= self.certain)
+                return sure, seen.masked & ~sure
+            case "staged":
+                late = rows(seen.progress.unmasked >= self.switch_at, seen.masked)
+                sure = seen.masked & late & (seen.confidence >= self.confident)
+        match self.late_rule:
+            case "union":
+                return sure, seen.masked
+            case "switch":
+                best = top(seen.confidence, seen.masked, 1) & late
+                return sure | best, seen.masked & ~late
+            case "filter":
+                return none, sure | (seen.masked & ~sure.any(-1, keepdim=True))

@@ -1,0 +1,37 @@
+"""EB-Sampler: the largest prefix, in order of certainty, whose joint dependence error is bounded by its entropies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from dapd.errors import DapdError
+from dapd.graph import ranks
+from dapd.strategies.base import Observation, Precision, Selection, Strategy, check_choice, entropy, order_score
+
+
+@dataclass(frozen=True)
+class EntropyBound(Strategy):
+    """Commit the first n with  sum_{l <= n} H_l - max_{l <= n} H_l <= gamma,  at least one."""
+
+    gamma: float = 0.1
+    """The bound, in nats."""
+    order: Literal["confidence", "entropy", "margin"] = "confidence"
+    """What the positions are sorted by."""
+    precision: ClassVar[Precision] = "float64"
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0:
+            raise DapdError(f"gamma is {self.gamma}; it must not be negative")
+        check_choice("order", self.order, ("confidence", "entropy", "margin"))
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        H = entropy(seen.logits)
+        score = -H if self.order == "entropy" else order_score(seen, self.order)
+        rank = ranks(score, seen.masked)
+        in_order = torch.zeros_like(H).scatter(-1, rank, torch.where(seen.masked, H, 0))
+        error = in_order.cumsum(-1) - in_order.cummax(-1).values
+        count = (error <= self.gamma).long().cumprod(-1).sum(-1, keepdim=True).clamp_min(1)
+        return Selection(seen.masked & (rank < count))

@@ -1,0 +1,34 @@
+"""Fast-dLLM, factor rule: the more positions are committed together, the more confident each must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from dapd.errors import DapdError
+from dapd.graph import ranks
+from dapd.strategies.base import Observation, Precision, Selection, Strategy
+
+
+@dataclass(frozen=True)
+class Factor(Strategy):
+    """By falling confidence c_1 >= c_2 >= ..., commit the ranks before the first n > 1 with c_n < 1 - factor / (n + 1)."""
+
+    factor: float = 1.0
+    """Larger is bolder."""
+    precision: ClassVar[Precision] = "float64"
+
+    def __post_init__(self) -> None:
+        if self.factor < 0:
+            raise DapdError(f"factor is {self.factor}; it must not be negative")
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        rank = ranks(seen.confidence, seen.masked)
+        fails = seen.masked & (rank > 0) & (seen.confidence < 1 - self.factor / (rank + 2))
+        n_masked = seen.masked.sum(-1, keepdim=True)
+        count = torch.where(fails, rank, n_masked).amin(-1, keepdim=True)
+        # Upstream lets the very last rank pass even where it fails: its walk cannot tell the two ends apart.
+        count = torch.where(count == n_masked - 1, n_masked, count)
+        return Selection(seen.masked & (rank < count))

@@ -1,0 +1,101 @@
+"""KLASS: positions that are confident and whose distribution has stopped moving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dapd.errors import DapdError
+from dapd.strategies.base import (
+    Observation,
+    Precision,
+    Sees,
+    Selection,
+    Strategy,
+    check_choice,
+    check_range,
+    check_steps,
+    order_score,
+    top,
+)
+from dapd.strategies.topk import quota
+
+Unmask = Literal["all", "max_conf", "min_kl", "random"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The previous distribution and the last divergences of every position in the window."""
+
+    window: slice
+    p: Float[Tensor, "batch n vocab"]
+    kl: Float[Tensor, "batch n history"]
+
+
+@dataclass(frozen=True)
+class Klass(Strategy):
+    """Commit positions with confidence above `confidence` and KL(now || before) below `kl` for `history` steps in a row.
+
+    Where there is none: the best positions by confidence at LLaDA's rate. The divergences of a position are followed from
+    the first step on, before its block is active, so the whole generation region is in view.
+    """
+
+    confidence: float = 0.9
+    """Confidence to exceed."""
+    kl: float = 0.01
+    """Divergence, in nats, to stay under."""
+    history: int = 2
+    """For how many steps in a row."""
+    steps: int | None = None
+    """Total number of steps that sets the rate of the fallback; None: one position a step."""
+    unmask: Unmask = "all"
+    """Which of the ready positions: all, or one by confidence, by divergence, or at random."""
+    inclusive: bool = False
+    """Let confidence equal to the threshold pass, as KLASS's sampler for Dream does."""
+    sees: ClassVar[Sees] = "region"
+    precision: ClassVar[Precision] = "float64"
+
+    def __post_init__(self) -> None:
+        check_range("confidence", self.confidence, 0, 1)
+        check_steps(self.steps)
+        check_choice("unmask", self.unmask, ("all", "max_conf", "min_kl", "random"))
+        if self.kl < 0 or self.history < 1:
+            raise DapdError(f"kl is {self.kl}, history {self.history}; kl must not be negative, history at least 1")
+
+    @property
+    def draws(self) -> bool:
+        return self.unmask == "random"
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        now = self.remember(seen, memory)
+        stable = (now.kl < self.kl).all(-1) & (seen.progress.step >= self.history - 1)[:, None]
+        bar = torch.ge if self.inclusive else torch.gt
+        ready = seen.masked & stable & bar(seen.confidence, self.confidence)
+        fallback = top(seen.confidence, seen.masked, quota(seen.progress, self.steps))
+        commit = torch.where(ready.any(-1, keepdim=True), self.pick(ready, seen, now), fallback)
+        return Selection(commit, now)
+
+    def remember(self, seen: Observation, memory: object) -> Memory:
+        """The divergences with this step's added. Without a past, p is 0 everywhere, which makes the first one huge."""
+        p = seen.logits.softmax(-1)
+        if isinstance(memory, Memory) and memory.window == seen.window:
+            before, past = memory.p, memory.kl
+        else:
+            before, past = torch.zeros_like(p), p.new_zeros((*p.shape[:2], self.history))
+        kl = (p * ((p + 1e-12).log() - (before + 1e-12).log())).sum(-1)
+        return Memory(seen.window, p, torch.cat((past[..., 1:], kl[..., None]), -1))
+
+    def pick(self, ready: Bool[Tensor, "batch n"], seen: Observation, now: Memory) -> Bool[Tensor, "batch n"]:
+        match self.unmask:
+            case "all":
+                return ready
+            case "max_conf":
+                return top(seen.confidence, ready, 1)
+            case "min_kl":
+                return top(-now.kl[..., -1], ready, 1)
+            case "random":
+                return top(order_score(seen, "random"), ready, 1)

@@ -1,0 +1,58 @@
+"""Step by step, or k at a time: LLaDA's own sampler with its quota schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from jaxtyping import Int
+from torch import Tensor
+
+from dapd.errors import DapdError
+from dapd.strategies.base import (
+    Observation,
+    Order,
+    Precision,
+    Progress,
+    Selection,
+    Strategy,
+    check_choice,
+    check_steps,
+    order_score,
+    top,
+)
+
+
+def quota(progress: Progress, steps: int | None, k: int = 1) -> Int[Tensor, " batch"] | int:
+    """Positions to commit now. With S steps for a block of m masks: floor(m / S), one more in the first m mod S steps."""
+    if steps is None:
+        return k
+    share = progress.steps_per_block(steps)
+    extra = progress.step < progress.block_total % share
+    return (progress.block_total // share + extra).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class TopK(Strategy):
+    """Commit the best few positions of each step."""
+
+    k: int = 1
+    """Positions per step, where `steps` is not given."""
+    steps: int | None = None
+    """Total number of steps, spread evenly over the blocks (LLaDA's schedule)."""
+    order: Order = "confidence"
+    """What makes a position good: confidence, entropy (low), margin (of the best two tokens), or random."""
+    precision: ClassVar[Precision] = "model"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise DapdError(f"k is {self.k}; it must be at least 1")
+        check_steps(self.steps)
+        check_choice("order", self.order, get_args(Order))
+
+    @property
+    def draws(self) -> bool:
+        return self.order == "random"
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        return Selection(top(order_score(seen, self.order), seen.masked, quota(seen.progress, self.steps, self.k)))

@@ -1,0 +1,232 @@
+"""The record of a decoding: every step as plain data, JSONL out and in, and the counts that follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dapd.canvas import Canvas
+from dapd.engine import Step
+from dapd.errors import DapdError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One forward pass of one row. Positions count from the row's first token, the prompt's included."""
+
+    step: int
+    """Forward passes of this row up to here, this one included: 1, 2, ..."""
+    positions: list[int]
+    tokens: list[int]
+    confidences: list[float]
+    masks_left: int
+    segments: int
+    """Contiguous runs of decided tokens in the generation region."""
+    seconds: float
+    """Since the start."""
+    tail: list[int] = field(default_factory=list)
+    """Positions that an early stop filled with EOS."""
+    texts: list[str] | None = None
+    edges: list[list[int]] | None = None
+    """[i, j]: a taken j keeps i out."""
+
+
+@dataclass
+class Trace:
+    """One row's decoding from the first mask to the last."""
+
+    canvas: list[int]
+    """The row's tokens at the start, masks included."""
+    slots: list[int]
+    """The masked positions at the start."""
+    mask_id: int
+    eos_id: int
+    about: dict[str, Any] = field(default_factory=dict)
+    """Model, strategy and options, prompt: whatever the writer wants a reader to know."""
+    steps: list[Record] = field(default_factory=list)
+
+    @property
+    def nfe(self) -> int:
+        """Forward passes."""
+        return len(self.steps)
+
+    @property
+    def seconds(self) -> float:
+        return self.steps[-1].seconds if self.steps else 0.0
+
+    @property
+    def complete(self) -> bool:
+        return not self.slots or bool(self.steps and self.steps[-1].masks_left == 0)
+
+    def tokens(self, upto: int | None = None) -> list[int]:
+        """The row after `upto` steps (None: all)."""
+        row = list(self.canvas)
+        for record in self.steps[:upto]:
+            for position, token in zip(record.positions, record.tokens, strict=True):
+                row[position] = token
+            for position in record.tail:
+                row[position] = self.eos_id
+        return row
+
+    @property
+    def generated(self) -> list[int]:
+        """The tokens in the slots, in order of position."""
+        row = self.tokens()
+        return [row[position] for position in self.slots]
+
+    @property
+    def n_generated(self) -> int:
+        """Generated tokens before the first EOS."""
+        ids = self.generated
+        return ids.index(self.eos_id) if self.eos_id in ids else len(ids)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Generated tokens before the first EOS, per forward pass: the EOS tail earns nothing."""
+        return self.n_generated / max(1, self.nfe)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "nfe": self.nfe,
+            "generated_tokens": self.n_generated,
+            "tokens_per_forward": round(self.tokens_per_forward, 4),
+            "seconds": round(self.seconds, 6),
+            "complete": self.complete,
+        }
+
+
+class Recorder:
+    """Makes traces of the steps it is shown."""
+
+    def __init__(
+        self,
+        canvas: Canvas,
+        eos_id: int,
+        about: list[dict[str, Any]] | None = None,
+        text: Callable[[int], str] | None = None,
+    ) -> None:
+        self.padding = canvas.padding.tolist()
+        self.text = text
+        self.began = time.perf_counter()
+        self.before = canvas.masked
+        self.traces = [
+            Trace(
+                canvas=canvas.row(row).tolist(),
+                slots=_where(canvas.slots[row, self.padding[row] :]),
+                mask_id=canvas.mask_id,
+                eos_id=eos_id,
+                about=about[row] if about else {},
+            )
+            for row in range(canvas.batch)
+        ]
+
+    def add(self, step: Step) -> None:
+        """Record a step for the rows that used it."""
+        seconds = time.perf_counter() - self.began
+        left = step.canvas.masked.sum(-1).tolist()
+        runs = segments(step.canvas).tolist()
+        for row, active in enumerate(step.active.tolist()):
+            if active:
+                self.traces[row].steps.append(self._record(step, row, left[row], runs[row], seconds))
+        self.before = step.canvas.masked
+
+    def _record(self, step: Step, row: int, left: int, runs: int, seconds: float) -> Record:
+        shift = step.window.start - self.padding[row]
+        chosen = step.commit[row]
+        tokens = step.token[row][chosen].tolist()
+        edges = None
+        if step.edges is not None:
+            masked = self.before[row, step.window]
+            pairs = step.edges[row] & masked[:, None] & masked[None, :]
+            edges = (pairs.nonzero() + shift).tolist()
+        return Record(
+            step=self.traces[row].nfe + 1,
+            positions=[i + shift for i in _where(chosen)],
+            tokens=tokens,
+            confidences=[round(c, 6) for c in step.confidence[row][chosen].tolist()],
+            masks_left=left,
+            segments=runs,
+            seconds=round(seconds, 6),
+            tail=[] if step.tail is None else _where(step.tail[row, self.padding[row] :]),
+            texts=None if self.text is None else [self.text(token) for token in tokens],
+            edges=edges,
+        )
+
+
+def segments(canvas: Canvas) -> Tensor:
+    """Disjoint contiguous runs of decided tokens among the slots, per row."""
+    decided = canvas.slots & ~canvas.masked
+    left = torch.nn.functional.pad(decided[:, :-1], (1, 0))
+    return (decided & ~left).sum(-1)
+
+
+def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
+    """One JSON object a line: for each row a `trace`, its `step`s and an `end`."""
+    with Path(path).open("w", encoding="utf-8") as file:
+        for trace in traces:
+            head = {k: v for k, v in vars(trace).items() if k != "steps"}
+            file.write(_line({"kind": "trace", "version": VERSION, **head}))
+            for record in trace.steps:
+                plain = {k: v for k, v in vars(record).items() if v is not None}
+                file.write(_line({"kind": "step", **plain}))
+            file.write(_line({"kind": "end", **trace.summary()}))
+
+
+def read_traces(path: str | Path) -> list[Trace]:
+    """The traces of a file; a truncated or foreign file is refused with the line that is wrong."""
+    traces: list[Trace] = []
+    is_open = False
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DapdError(f"there is no trace file {path}") from None
+    except UnicodeDecodeError:
+        raise DapdError(f"{path} is not a trace: it is not text") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            content = json.loads(line)
+            kind = content.pop("kind")
+            if kind == "trace" and not is_open:
+                if content.pop("version") != VERSION:
+                    raise DapdError(f"{path}, line {number}: a trace of another version; this is version {VERSION}")
+                traces.append(Trace(**content))
+                is_open = True
+            elif kind == "step" and is_open:
+                traces[-1].steps.append(Record(**content))
+            elif kind == "end" and is_open:
+                is_open = False
+            else:
+                raise ValueError(f"a {kind!r} line is out of place")
+        except DapdError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DapdError(f"{path}, line {number}: not a dapd trace ({error})") from None
+    if is_open:
+        raise DapdError(f"{path} ends in the middle of a trace: it is truncated")
+    if not traces:
+        raise DapdError(f"{path} holds no trace")
+    return traces
+
+
+def _line(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, default=_plain) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)
+
+
+def _where(mask: Tensor) -> list[int]:
+    return [int(i) for i in mask.nonzero().flatten().tolist()]
