@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -52,7 +52,7 @@ class Options:
     """With reuse: recompute everything every so many steps; None: only at the start of a block, as Fast-dLLM."""
     early_stop: bool = False
     """A row is done when everything before its first EOS is decided; what is left becomes EOS."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     confidence_dtype: Precision | None = None
     """Precision of the softmax that decisions use: model, float32, float64; None: what the strategy asks for."""
     seed: int | tuple[int, ...] = 0
@@ -134,9 +134,8 @@ class _Run:
         canvas = self.canvas.commit(window, commit, seen.token)
         tail = self.tail(canvas) if self.options.early_stop else None
         if tail is not None:
-            canvas = canvas.commit(
-                slice(0, canvas.length), tail, torch.full_like(canvas.tokens, self.model.profile.eos_id)
-            )
+            eos = torch.full_like(canvas.tokens, self.model.profile.eos_id)
+            canvas = canvas.commit(slice(0, canvas.length), tail, eos)
         active = seen.masked.any(-1)
         self.check(seen, commit, canvas, number)
         self.memory = _keep(active, selection.memory, self.memory)
@@ -147,7 +146,7 @@ class _Run:
         return step
 
     def window(self) -> slice:
-        """The columns the strategy sees. With reuse only the block's rows are computed anew, so only they can be seen."""
+        """The columns the strategy sees; with reuse, where only the block is computed anew, never more than that."""
         match self.needs.sees:
             case "region" if self.options.reuse is Reuse.NONE:
                 return slice(self.blocks[0].start, self.canvas.length)
@@ -240,7 +239,8 @@ class _Run:
                 )
             if illegal:
                 raise StrategyContractError(
-                    f"strategy {self.name} selected {illegal} positions that are not masked (step {self.index}, row {row})"
+                    f"strategy {self.name} selected {illegal} positions that are not masked, "
+                    f"step {self.index}, row {row}"
                 )
             if self.left[row][number] and not committed:
                 self.idle[row] += 1
@@ -310,7 +310,7 @@ class Needs:
         )
 
     def capture(self, model: MaskedLM, span: slice, window: slice, length: int) -> Capture | None:
-        """The attention to capture. The predictor of the first column may be missing; the engine repeats the next one."""
+        """The attention to capture; where the first column has no predictor, the engine repeats the next row."""
         need = self.attention
         if need is None:
             return None

@@ -18,8 +18,8 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> DapdError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(allowed)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return DapdError(f"unknown {kind} {name!r}{hint} Allowed: {', '.join(names)}")
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return DapdError(f"unknown {kind} {name!r}; {hint}allowed: {', '.join(names)}")
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> DapdError:

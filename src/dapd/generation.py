@@ -20,13 +20,15 @@ from dapd.models import MaskedLM, load_network, resolve
 from dapd.models import random as random_network
 from dapd.models.tokenizer import ByteTokenizer, Messages, Tokenizer, load_tokenizer
 from dapd.sampling import Sampling
-from dapd.settings import Setting, describe, setting
+from dapd.settings import Setting, describe, parsed, setting
 from dapd.strategies import Selects
 from dapd.trace import Recorder, Trace
 
 Ids = Sequence[int]
 Prompt = str | Messages | Ids | Tensor
 """Plain text, a conversation (messages with role and content), or token ids."""
+
+DEFAULT_MODEL = "random:tiny-llada"
 
 MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
 
@@ -93,6 +95,14 @@ def load(
 
 def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def as_dtype(name: str | None) -> torch.dtype | None:
+    """A dtype by name; None: the default of the device."""
+    allowed = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name is not None and name not in allowed:
+        raise unknown("dtype", name, allowed)
+    return None if name is None else allowed[name]
 
 
 class DiffusionLM:
@@ -220,7 +230,7 @@ class DiffusionLM:
         elif len(prompt) and isinstance(prompt[0], dict):
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         else:
-            ids = [int(i) for i in prompt]  # type: ignore[call-overload]
+            ids = [int(i) for i in prompt]  # type: ignore[arg-type]
         self._check_ids(ids)
         return ids
 
@@ -301,5 +311,6 @@ def with_settings(options: Options, settings: Mapping[str, Any]) -> Options:
     for name in settings:
         if name not in own | drawn:
             raise unknown("setting", name, own | drawn)
-    sampling = dataclasses.replace(options.sampling, **{k: v for k, v in settings.items() if k in drawn})
-    return dataclasses.replace(options, sampling=sampling, **{k: v for k, v in settings.items() if k in own})
+    sampling = parsed(Sampling, {k: v for k, v in settings.items() if k in drawn})
+    rest = parsed(Options, {k: v for k, v in settings.items() if k in own})
+    return dataclasses.replace(options, sampling=dataclasses.replace(options.sampling, **sampling), **rest)

@@ -1,7 +1,7 @@
 """From attention to a set that may be unmasked together: edge scores, degrees, edges, the greedy independent set.
 
-Pure tensors in, pure tensors out; `*b` is any number of batch dimensions. Notation as in the paper: positions are nodes,
-s_ij = (a_ij + a_ji) / 2 is the edge score, d_i = sum_j s_ij the degree, tau the threshold above which a score is an edge.
+Tensors in, tensors out; `*b` is any number of batch dimensions. Notation as in the paper: positions are nodes, s_ij =
+(a_ij + a_ji) / 2 is the edge score, d_i = sum_j s_ij the degree, tau the threshold above which a score is an edge.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def independent_set(
 ) -> Bool[Tensor, "*b n"]:
     """The set that a greedy scan takes: node i, in order of priority, unless a taken j has blocks[i, j].
 
-    By parallel rounds (Blelloch, Fineman and Shun, 2012): a node all of whose higher-ranked blockers are decided is itself
-    decided, so each round settles every such node at once. Always equal to the scan, for directed relations too; the
-    number of rounds is the longest chain of blockers that wait for each other, a handful in practice.
+    By parallel rounds (Blelloch, Fineman and Shun, 2012): a node all of whose higher-ranked blockers are decided is
+    itself decided, so each round settles every such node at once. Always equal to the scan, for directed relations
+    too; the number of rounds is the longest chain of blockers that wait for each other, a handful in practice.
     """
     rank = ranks(priority, nodes)
     earlier = rank.unsqueeze(-2) < rank.unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""From logits to a token and its confidence at every position: what is forbidden, noise, the precision of the softmax."""
+"""From logits to a token and its confidence at every position: forbidden tokens, noise, the softmax's precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sampling:
     top_k: int | None = None
     """Keep so many tokens, also at temperature 0."""
     tempered_confidence: bool = False
-    """Take confidence from softmax(logits / temperature), as Dream does, and not from the plain softmax, as LLaDA does."""
+    """Take confidence from softmax(logits / temperature), as Dream does, not from the plain softmax, as LLaDA does."""
     eos: EosPolicy = "none"
     """none; ban: EOS is never predicted (LLaDA's logits_eos_inf); defer: EOS and end of turn keep their place as
     predictions but get confidence 0, so they are committed last (LLaDA's confidence_eos_eot_inf)."""

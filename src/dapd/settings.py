@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dapd.errors import DapdError, unknown
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Strategy, Threshold, TopK
@@ -82,12 +86,17 @@ def strategy(name: str, **fields: Any) -> Strategy:
 
 def changed(strategy: Strategy, fields: Mapping[str, Any]) -> Strategy:
     """The strategy with some fields changed; values may be text, as from a command line."""
-    hints = get_type_hints(type(strategy))
-    allowed = [field.name for field in dataclasses.fields(strategy)]
+    return dataclasses.replace(strategy, **parsed(type(strategy), fields))
+
+
+def parsed(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for some fields of a dataclass, each of its field's type."""
+    hints = get_type_hints(kind)
+    allowed = [field.name for field in dataclasses.fields(kind)]
     for name in fields:
         if name not in allowed:
-            raise unknown(f"field of {type(strategy).__name__}", name, allowed)
-    return dataclasses.replace(strategy, **{name: parse(name, value, hints[name]) for name, value in fields.items()})
+            raise unknown(f"field of {kind.__name__}", name, allowed)
+    return {name: parse(name, value, hints[name]) for name, value in fields.items()}
 
 
 def parse(name: str, value: Any, hint: Any) -> Any:
@@ -102,7 +111,7 @@ def parse(name: str, value: Any, hint: Any) -> Any:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return tuple(sorted(kinds, key=lambda kind: kind is float))  # "4" is a layer index or a number before it is 4.0
 
 
@@ -124,6 +133,8 @@ def _as(value: Any, kind: Any) -> Any:
             return value
         if text is not None and text.lower() in ("true", "false"):
             return text.lower() == "true"
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
     elif text is not None or (isinstance(value, int | float) and not isinstance(value, bool)):
         if kind is int and text is None and value != int(value):
             raise ValueError
@@ -146,3 +157,15 @@ def describe(strategy: Any) -> dict[str, Any]:
         dataclasses.asdict(strategy) if dataclasses.is_dataclass(strategy) and not isinstance(strategy, type) else {}
     )
     return {"name": type(strategy).__name__, **fields}
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstring line under each field of a dataclass."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+            docs[field.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
+    return docs

@@ -9,7 +9,7 @@ from dapd.errors import DapdError
 
 
 class KVCache:
-    """Rotated keys and values of every layer for all columns. A pass over a part of the columns overwrites that part."""
+    """Rotated keys and values of every layer, for all columns. A pass over some of the columns overwrites those."""
 
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}

@@ -92,10 +92,9 @@ def load_weights(
                 continue
             if ours[name] in state:
                 raise DapdError(f"{folder}: tensor {name} stands in more than one file")
-            if tuple(tensor.shape) != shapes[ours[name]]:
-                raise DapdError(
-                    f"{file}: tensor {name} has shape {list(tensor.shape)}, the config asks for {list(shapes[ours[name]])}"
-                )
+            shape, wanted = list(tensor.shape), list(shapes[ours[name]])
+            if shape != wanted:
+                raise DapdError(f"{file}: tensor {name} has shape {shape}, the config asks for {wanted}")
             state[ours[name]] = tensor.to(dtype)
     # A tied head may be written out a second time: it is the embedding, whatever the file calls it.
     extra = [name for name in extra if not (name == names.of("head.weight") and "head.weight" not in shapes)]

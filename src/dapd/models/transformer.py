@@ -228,7 +228,7 @@ class Transformer(nn.Module):
     def _predictors(
         self, x: Float[Tensor, "b s e"], span: slice, window: slice, valid: Bool[Tensor, "b l"] | None
     ) -> Float[Tensor, "b n e"]:
-        """The rows whose logits predict the window; a row's first column predicts itself where it has nothing to its left."""
+        """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself."""
         if self.lookback == 0:
             return x[:, window.start - span.start : window.stop - span.start]
         column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - span.start

@@ -87,7 +87,7 @@ class AttentionNeed:
     """The last so large a share of the layers (rounded up), or their indices."""
     keys: Literal["window", "canvas"] = "window"
     rows: Literal["position", "predictor"] = "position"
-    """Whose query is row i, where the model predicts column i from another row (Dream): the column's, or the predictor's."""
+    """Whose query stands for column i where another row predicts it (Dream): the column's own, or the predictor's."""
 
     def __post_init__(self) -> None:
         fits = bool(self.layers) if isinstance(self.layers, tuple) else 0 < self.layers <= 1

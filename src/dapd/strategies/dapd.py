@@ -31,9 +31,9 @@ LateRule = Literal["union", "switch", "filter"]
 class Dapd(Strategy):
     """Welsh-Powell on the attention graph of the masked positions.
 
-    s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; candidate i and a taken j conflict where s_ij / max_k s_ik > tau.
-    By falling d_i * confidence_i, take every position that conflicts with none taken so far. tau rises linearly with the
-    unmasked fraction. Two shortcuts: Staged adds the confident positions once half is unmasked; Direct takes the
+    s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; candidate i and a taken j conflict if s_ij / max_k s_ik > tau.
+    By falling d_i * confidence_i, take every position that conflicts with none taken so far. tau rises linearly with
+    the unmasked fraction. Two shortcuts: Staged adds the confident positions once half is unmasked; Direct takes the
     certain ones first, at every step.
     """
 
@@ -50,7 +50,7 @@ class Dapd(Strategy):
     late_rule: LateRule = "union"
     """Staged, from `switch_at` on: add the confident to the set; take them alone; or run the graph on them alone."""
     certain: float = 0.998
-    """Direct: confidence that counts as 1. In bf16 a softmax rounds every p >= 0.998 to 1.0, so this is the authors' test."""
+    """Direct: confidence that counts as 1. A softmax in bf16 rounds p >= 0.998 to 1.0, so this is the authors' test."""
     edge_norm: EdgeNorm = "row_max"
     """What edge scores are divided by before tau is compared with them (degrees stay raw)."""
     direction: Direction = "candidate_row"

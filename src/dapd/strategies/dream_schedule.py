@@ -29,7 +29,7 @@ LONGEST_SCHEDULE = 1 << 16
 
 @dataclass(frozen=True)
 class DreamSchedule(Strategy):
-    """At step i of S the noise falls from t to s; floor(m (1 - s/t)) of the m masks are committed, at the last step all.
+    """At step i of S the noise falls from t to s; floor(m (1 - s/t)) of m masks are committed, at the last step all.
 
     The first steps may commit nothing: with S = m that is Dream's own behaviour.
     """
@@ -60,7 +60,7 @@ class DreamSchedule(Strategy):
         return self.steps or LONGEST_SCHEDULE
 
     def released(self, progress: Progress) -> Float[Tensor, " batch"]:
-        """1 - s/t at this step, and 1 from the last step on. In fp32, as upstream: floor() would tell the difference."""
+        """1 - s/t at this step, and 1 from the last step on; in fp32 as upstream, for floor() tells the difference."""
         total = progress.total if self.steps is None else torch.full_like(progress.total, self.steps)
         steps = (total // progress.n_blocks.clamp_min(1)).clamp_min(1)
 

@@ -14,7 +14,7 @@ from dapd.strategies.base import Observation, Precision, Selection, Strategy
 
 @dataclass(frozen=True)
 class Factor(Strategy):
-    """By falling confidence c_1 >= c_2 >= ..., commit the ranks before the first n > 1 with c_n < 1 - factor / (n + 1)."""
+    """By falling confidence c_1 >= c_2 ..., commit the ranks before the first n > 1 with c_n < 1 - factor / (n + 1)."""
 
     factor: float = 1.0
     """Larger is bolder."""

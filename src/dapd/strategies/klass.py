@@ -38,10 +38,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Klass(Strategy):
-    """Commit positions with confidence above `confidence` and KL(now || before) below `kl` for `history` steps in a row.
+    """Commit what has confidence above `confidence` and KL(now || before) below `kl` for `history` steps in a row.
 
-    Where there is none: the best positions by confidence at LLaDA's rate. The divergences of a position are followed from
-    the first step on, before its block is active, so the whole generation region is in view.
+    Where there is none: the best positions by confidence at LLaDA's rate. The divergences of a position are followed
+    from the first step on, before its block is active, so the whole generation region is in view.
     """
 
     confidence: float = 0.9

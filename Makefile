@@ -1,0 +1,32 @@
+# Everything runs in .venv, made on first use. constraints.txt holds the versions that the tests were run with.
+PYTHON ?= python3
+BIN := .venv/bin
+# Two torch threads wait for each other when anything else uses the machine; the tests run two processes of one thread.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: .venv/installed
+	$(BIN)/python -m dapd.cli.demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage demo

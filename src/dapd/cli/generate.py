@@ -1,0 +1,134 @@
+"""`dapd generate`: a completion or a filled template, printed, shown live, or written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from dapd.cli.live import LiveView
+from dapd.engine import Options, Step
+from dapd.errors import DapdError, unknown
+from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, as_dtype, load, with_settings
+from dapd.sampling import Sampling
+from dapd.settings import Setting, changed, describe, setting
+from dapd.trace import write_traces
+
+SMALL = 50_000_000
+"""Parameters under which a model counts as small."""
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens.")] = 128,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    template: Annotated[str | None, typer.Option(help="Fill a text: 'The capital of [MASK] is [MASK*2]'.")] = None,
+    raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
+    edges: Annotated[bool, typer.Option("--edges", help="Keep the dependency graphs in the trace.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+) -> None:
+    """Complete a prompt, or fill the masks of a template."""
+    chosen, options = resolve(strategy, settings or [])
+    options = dataclasses.replace(options, record_edges=edges)
+    text = None if template is not None else read_prompt(prompt, file)
+    lm = load(model, device=device, dtype=as_dtype(dtype))
+    calm_threads(lm)
+    view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
+    with view or _Quiet():
+        if template is not None:
+            done = lm.infill(template, strategy=chosen, options=options, on_step=_watch(view))
+        else:
+            assert text is not None
+            asked: Any = text if raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
+            run: Callable[..., Completion] = lm.generate
+            done = run(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=_watch(view))
+    if trace is not None:
+        write_traces(trace, [done.trace])
+    show(done, chosen, lm, as_json=as_json, shown=view is not None)
+
+
+def calm_threads(lm: DiffusionLM) -> None:
+    """One thread for a small model on a CPU: several of them wait for each other longer than the arithmetic takes."""
+    small = sum(p.numel() for p in getattr(lm.network, "parameters", list)()) < SMALL
+    if small and lm.network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
+class _Quiet:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _watch(view: LiveView | None) -> Callable[[Step], None] | None:
+    return None if view is None else view.add
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    if prompt not in (None, "-") and file is not None:
+        raise DapdError("a prompt and a --file were given; give one of them")
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DapdError(f"cannot read the prompt from {file}: {error}") from None
+    if prompt not in (None, "-"):
+        return str(prompt)
+    if sys.stdin.isatty():
+        raise DapdError("no prompt: give one as an argument, with --file, or on standard input")
+    text = sys.stdin.read().strip()
+    if not text:
+        raise DapdError("the prompt is empty")
+    return text
+
+
+def resolve(name: str, pairs: list[str]) -> tuple[Setting, Options]:
+    """Strategy and options from a name and field=value pairs; a field belongs to whichever of the two has it."""
+    found = setting(name)
+    own = {field.name for field in dataclasses.fields(found.strategy)}
+    loop = {field.name for kind in (Options, Sampling) for field in dataclasses.fields(kind)} - {"sampling"}
+    mine: dict[str, str] = {}
+    theirs: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise DapdError(f"--set {pair!r} is not of the form field=value")
+        if key not in own | loop:
+            raise unknown(f"field of {name} or of the loop", key, own | loop)
+        (mine if key in own else theirs)[key] = value
+    return dataclasses.replace(found, strategy=changed(found.strategy, mine)), with_settings(Options(), theirs)
+
+
+def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool) -> None:
+    if as_json:
+        content = {
+            "text": done.text,
+            "finish_reason": done.finish_reason,
+            **done.trace.summary(),
+            "model": lm.name,
+            "strategy": describe(chosen.strategy),
+            "ids": done.ids,
+        }
+        print(json.dumps(content, ensure_ascii=False))
+        return
+    if not shown:
+        print(done.text)
+    summary = f"{done.nfe} forward passes, {done.generated_tokens} tokens ({done.tokens_per_forward:.2f} per pass), "
+    print(f"{summary}{done.seconds:.2f} s, {done.finish_reason}", file=sys.stderr)
+    if lm.name.startswith("random:"):
+        print("note: these are random weights; the text means nothing", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""`dapd models`, `dapd strategies` and `dapd doctor`: what there is, what it means, what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dapd.models import ARCHITECTURES, SHAPES, Transformer
+from dapd.settings import PAPER, field_docs, setting
+from dapd.strategies import PRESETS
+
+console = Console()
+
+EXTRAS = {
+    "hub": {"transformers": "tokenizers, chat templates", "huggingface_hub": "checkpoints by hub id"},
+    "cli": {"typer": "this command line", "rich": "tables and the live view"},
+    "plots": {"matplotlib": "figures"},
+}
+
+
+def models() -> None:
+    """Checkpoints that can be loaded, and shapes that can be built with random weights."""
+    table = Table(
+        "architecture", "checkpoints", title="Checkpoints: dapd generate -m ID_OR_FOLDER", title_justify="left"
+    )
+    for name, architecture in ARCHITECTURES.items():
+        table.add_row(f"{name} ({architecture.name})", "\n".join(architecture.hub_ids))
+    console.print(table)
+    columns = ("shape", "parameters", "layers", "width", "heads", "vocabulary", "mask / eos / end of turn")
+    table = Table(*columns, title="Random weights: dapd generate -m random:SHAPE", title_justify="left")
+    for name, config in SHAPES.items():
+        with torch.device("meta"):
+            size = sum(p.numel() for p in Transformer(config).parameters())
+        ids = f"{config.profile.mask_id} / {config.profile.eos_id} / {config.profile.eot_id}"
+        heads = f"{config.n_heads}/{config.n_kv_heads}"
+        shown = f"{size / 1e9:.2f} B" if size > 1e8 else f"{size / 1e6:.2f} M"
+        table.add_row(name, shown, str(config.n_layers), str(config.d_model), heads, str(config.vocab_size), ids)
+    console.print(table)
+
+
+def strategies(
+    name: Annotated[str | None, typer.Argument(help="Show one strategy's fields with their meaning.")] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="List the paper's settings per model and task.")] = False,
+) -> None:
+    """Decoders: names, fields, defaults, and the paper's settings."""
+    if name is not None:
+        _one(name)
+        return
+    entries = {key: value.strategy for key, value in PAPER.items()} if paper else PRESETS
+    table = Table("name", "what it does" if not paper else "blocks", "fields")
+    for key, strategy in entries.items():
+        fields = ", ".join(f"{f.name}={getattr(strategy, f.name)}" for f in dataclasses.fields(strategy))
+        if paper:
+            plain = type(strategy)()
+            fields = ", ".join(
+                f"{f.name}={getattr(strategy, f.name)}"
+                for f in dataclasses.fields(strategy)
+                if getattr(strategy, f.name) != getattr(plain, f.name)
+            )
+        first = str(PAPER[key].n_blocks) if paper else (type(strategy).__doc__ or "").splitlines()[0]
+        table.add_row(key, first, fields)
+    console.print(table)
+    if not paper:
+        console.print("One strategy's fields: dapd strategies NAME. The paper's settings: dapd strategies --paper.")
+
+
+def _one(name: str) -> None:
+    found = setting(name)
+    docs = field_docs(type(found.strategy))
+    console.print(f"[bold]{name}[/bold]: {' '.join((type(found.strategy).__doc__ or '').split())}", highlight=False)
+    table = Table("field", "value", "meaning")
+    for field in dataclasses.fields(found.strategy):
+        table.add_row(field.name, str(getattr(found.strategy, field.name)), docs.get(field.name, ""))
+    console.print(table)
+    if found.n_blocks > 1:
+        console.print(f"run with {found.n_blocks} blocks")
+
+
+def doctor() -> None:
+    """Versions, devices, kernels; what is missing and how to get it."""
+    table = Table("what", "found", "note")
+    table.add_row("dapd", _version("dapd") or "source tree", f"Python {platform.python_version()}")
+    for package in ("torch", "safetensors", "jaxtyping"):
+        table.add_row(package, _version(package) or "missing", "core")
+    for extra, packages in EXTRAS.items():
+        for package, purpose in packages.items():
+            found = _version(package)
+            note = purpose if found else f"{purpose}: pip install 'dapd[{extra}]'"
+            table.add_row(package, found or "missing", escape(note))
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(number)
+            table.add_row(f"cuda:{number}", facts.name, f"{facts.total_memory / 2**30:.0f} GiB")
+    else:
+        table.add_row("cuda", "no", f"decoding runs on the CPU with {torch.get_num_threads()} threads")
+    triton = importlib.util.find_spec("triton") is not None
+    table.add_row("attention", "torch SDPA", "everywhere")
+    table.add_row("attention capture", "torch", "softmax in fp32 for the asked layers alone")
+    table.add_row("triton", "yes" if triton else "no", "not needed: every function has a torch version")
+    console.print(table)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
