@@ -187,15 +187,17 @@ class _Run:
         )
         noise = self.draw((window.stop - window.start,), number) if self.needs.draws else None
         return Observation(
-            masked[:, window],
-            choice.token,
-            choice.confidence,
-            choice.logits,
-            canvas.tokens[:, window],
-            progress,
-            window,
-            prediction.attention,
-            noise,
+            masked=masked[:, window],
+            token=choice.token,
+            confidence=choice.confidence,
+            logits=choice.logits,
+            current=canvas.tokens[:, window],
+            progress=progress,
+            window=window,
+            block=self.block,
+            valid=canvas.valid[:, window],
+            attention=prediction.attention,
+            noise=noise,
         )
 
     def commitment(self, selection: Selection, seen: Observation) -> Bool[Tensor, "batch n"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dapd.cli import generate, info
+from dapd.cli import compare, generate, info
 
 app = typer.Typer(
     help="Dependency-aware parallel decoding for masked diffusion language models.",
@@ -13,6 +13,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate")(generate.generate)
+app.command("compare")(compare.compare)
 app.command("models")(info.models)
 app.command("strategies")(info.strategies)
 app.command("doctor")(info.doctor)

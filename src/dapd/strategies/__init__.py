@@ -1,11 +1,14 @@
 """Decoders, one per file. `PRESETS` names them; any other object with `select` is a strategy too."""
 
 from dapd.strategies.base import AttentionNeed, Observation, Progress, Selection, Selects, Strategy
+from dapd.strategies.controls import DistanceGraph, ShuffledGraph
 from dapd.strategies.dapd import Dapd
+from dapd.strategies.dawn import Dawn
 from dapd.strategies.dream_schedule import DreamSchedule
 from dapd.strategies.entropy_bound import EntropyBound
 from dapd.strategies.factor import Factor
 from dapd.strategies.klass import Klass
+from dapd.strategies.local_leap import LocalLeap
 from dapd.strategies.threshold import Threshold
 from dapd.strategies.topk import TopK
 
@@ -18,6 +21,11 @@ PRESETS: dict[str, Strategy] = {
     "klass": Klass(),
     "dapd-staged": Dapd(),
     "dapd-direct": Dapd(shortcut="direct", tau_max=0.05),
+    "dawn": Dawn(),
+    "local-leap": LocalLeap(),
+    "control-shuffled": ShuffledGraph(),
+    "control-distance": DistanceGraph(),
+    "control-confidence": Dapd(order="confidence"),
 }
 """The decoders by name, with their default settings."""
 
@@ -25,14 +33,18 @@ __all__ = [
     "PRESETS",
     "AttentionNeed",
     "Dapd",
+    "Dawn",
+    "DistanceGraph",
     "DreamSchedule",
     "EntropyBound",
     "Factor",
     "Klass",
+    "LocalLeap",
     "Observation",
     "Progress",
     "Selection",
     "Selects",
+    "ShuffledGraph",
     "Strategy",
     "Threshold",
     "TopK",

@@ -63,6 +63,10 @@ class Observation:
     progress: Progress
     window: slice
     """The canvas columns that n runs over."""
+    block: slice
+    """The canvas columns of the active block."""
+    valid: Bool[Tensor, "batch n"]
+    """False on the padding of a batch."""
     attention: Float[Tensor, "batch n k"] | None = None
     noise: Float[Tensor, "batch n"] | None = None
     """Uniform(0, 1) draws for strategies that ask for them, from each row's own generator."""

@@ -55,6 +55,8 @@ class Dapd(Strategy):
     """What edge scores are divided by before tau is compared with them (degrees stay raw)."""
     direction: Direction = "candidate_row"
     """Which of the two normalised scores of a pair must exceed tau: the candidate's, either, or both."""
+    order: Literal["degree", "confidence"] = "degree"
+    """What the scan goes by: degree times confidence, or confidence alone."""
     layers: float | tuple[int, ...] = 0.3
     """Layers whose attention is averaged: the last so large a share of them, or their indices."""
     rows: Literal["position", "predictor"] = "position"
@@ -69,26 +71,30 @@ class Dapd(Strategy):
         check_choice("edge_norm", self.edge_norm, get_args(EdgeNorm))
         check_choice("direction", self.direction, get_args(Direction))
         check_choice("rows", self.rows, ("position", "predictor"))
+        check_choice("order", self.order, ("degree", "confidence"))
         for name in ("confident", "certain", "switch_at"):
             check_range(name, getattr(self, name), 0, 1)
         AttentionNeed(self.layers)
 
     @property
-    def attention(self) -> AttentionNeed:
+    def attention(self) -> AttentionNeed | None:
         return AttentionNeed(self.layers, rows=self.rows)
 
     def tau(self, progress: Progress) -> Float[Tensor, " batch"]:
         return self.tau_min + (self.tau_max - self.tau_min) * progress.unmasked
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
-        assert seen.attention is not None
-        scores = edge_scores(seen.attention, seen.masked)
-        priority = degrees(scores) * seen.confidence.float()
+        scores = self.scores(seen)
         edges = conflicts(normalise(scores, self.edge_norm), self.tau(seen.progress).float(), self.direction)
+        influence = degrees(scores) if self.order == "degree" else 1.0
 
         free, candidates = self.shortcuts(seen)
-        chosen = independent_set(edges, priority, candidates)
+        chosen = independent_set(edges, influence * seen.confidence.float(), candidates)
         return Selection(chosen | free, edges=edges)
+
+    def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
+        assert seen.attention is not None
+        return edge_scores(seen.attention, seen.masked)
 
     def shortcuts(self, seen: Observation) -> tuple[Bool[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
         """Positions that are committed whatever the graph says, and those among which it decides."""

@@ -1,0 +1,119 @@
+"""`dapd compare`: decoders side by side, as a table, a figure and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dapd.cli.generate import calm_threads
+from dapd.errors import DapdError
+from dapd.evaluation.compare import Comparison, decoders
+from dapd.evaluation.plots import tradeoff
+from dapd.evaluation.summary import Row, parallelism, pareto, summarise
+from dapd.generation import DEFAULT_MODEL, as_dtype, load
+from dapd.lab.tasks import get
+
+DEFAULT_DECODERS = (
+    "original",
+    "fast-dllm",
+    "eb-sampler",
+    "klass",
+    "local-leap",
+    "dawn",
+    "dapd-staged",
+    "dapd-direct",
+)
+
+
+def compare(
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", "-s", help="Preset, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated."),
+    ] = None,
+    tasks: Annotated[
+        str, typer.Option("--tasks", "-t", help="Tasks, separated by commas: see `dapd lab tasks`.")
+    ] = "bundle",
+    prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
+    out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("compare"),
+    model: Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, or `lab`.")] = DEFAULT_MODEL,
+    seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
+    batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+) -> None:
+    """Compare decoders on tasks whose answers can be checked."""
+    if prompts < 1 or batch < 1:
+        raise DapdError(f"prompts is {prompts} and batch {batch}; both must be at least 1")
+    chosen = [decoder for spec in strategies or DEFAULT_DECODERS for decoder in decoders(spec)]
+    asked = [get(name.strip()) for name in tasks.split(",") if name.strip()]
+    lm = load(model, device=device, dtype=as_dtype(dtype))
+    calm_threads(lm)
+    comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
+    console = Console()
+    with bar(console) as progress:
+        job = progress.add_task("decoding", total=len(comparison))
+        results = comparison.run(out, lambda n: progress.advance(job, n))
+    rows = summarise(results)
+    print_rows(console, rows)
+    report = {"setup": comparison.setup(), "rows": [dataclasses.asdict(row) for row in rows], "aup": areas(rows)}
+    (out / "summary.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    written = [out / "results.jsonl", out / "summary.json"]
+    if plot:
+        tradeoff(rows, out / "tradeoff.png")
+        written.append(out / "tradeoff.png")
+    console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+
+
+def bar(console: Console) -> Progress:
+    columns: Sequence[Any] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+def areas(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
+    """Accuracy under parallelism of each family on each task."""
+    out: dict[str, dict[str, float | None]] = {}
+    for task in dict.fromkeys(row.task for row in rows):
+        here = [row for row in rows if row.task == task]
+        best = max(row.score for row in here)
+        families = dict.fromkeys(row.family for row in here)
+        out[task] = {f: parallelism([row for row in here if row.family == f], best) for f in families}
+    return out
+
+
+def print_rows(console: Console, rows: Sequence[Row]) -> None:
+    """A table per task; a star marks the rows that no other beats."""
+    area = areas(rows)
+    for task in dict.fromkeys(row.task for row in rows):
+        here = [row for row in rows if row.task == task]
+        front = {row.decoder for row in pareto(here)}
+        title = f"{task}: {here[0].prompts} prompts (* on the Pareto front)"
+        table = Table(title=title, title_justify="left")
+        table.add_column("decoder")
+        for name in ("score %", "95%", "passes", "tokens/pass", "seconds", "AUP"):
+            table.add_column(name, justify="right")
+        for row in here:
+            aup = area[task][row.family]
+            table.add_row(
+                ("* " if row.decoder in front else "  ") + row.decoder,
+                f"{row.score:.1f}",
+                f"{row.low:.1f}-{row.high:.1f}",
+                f"{row.nfe:.1f}",
+                f"{row.tokens_per_forward:.2f}",
+                f"{row.seconds:.2f}",
+                "" if aup is None else f"{aup:.0f}",
+            )
+        console.print(table)

@@ -1,0 +1,1 @@
+"""Decoders side by side: scores, forward passes, fronts, and how well attention shows the true graph."""

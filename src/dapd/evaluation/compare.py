@@ -1,0 +1,183 @@
+"""Strategies x settings x tasks on one model: every prompt's score and forward passes, kept as they come in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from dapd.engine import Options
+from dapd.errors import DapdError
+from dapd.generation import Completion, DiffusionLM, with_settings
+from dapd.lab.evaluate import examples
+from dapd.lab.tasks import Task
+from dapd.settings import changed, setting
+from dapd.strategies import Strategy
+
+RESULTS, SETUP = "results.jsonl", "setup.json"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A strategy under one choice of its knobs."""
+
+    family: str
+    """The preset's name: points of one family form a curve."""
+    strategy: Strategy
+    options: Options
+    knobs: Mapping[str, str]
+    """What was changed from the preset, as it was written."""
+
+    @property
+    def label(self) -> str:
+        return " ".join([self.family, *(f"{key}={value}" for key, value in self.knobs.items())])
+
+
+@dataclass(frozen=True)
+class Result:
+    """One prompt decoded once."""
+
+    decoder: str
+    family: str
+    task: str
+    example: int
+    score: float
+    nfe: int
+    tokens: int
+    """Generated tokens before the first EOS."""
+    seconds: float
+    """Its share of its batch's time."""
+
+
+def decoders(spec: str) -> list[Decoder]:
+    """The decoders of `name` or `name:knob=a/b/c,other=d/e`: every combination of the values."""
+    name, _, rest = spec.partition(":")
+    found = setting(name).strategy
+    own = {field.name for field in dataclasses.fields(found)}
+    sweeps: dict[str, list[str]] = {}
+    for part in filter(None, rest.split(",")):
+        knob, equals, listed = part.partition("=")
+        if not equals or not listed:
+            raise DapdError(f"{part!r} in {spec!r} is not of the form knob=value or knob=value/value")
+        sweeps[knob] = listed.split("/")
+    out = []
+    for values in product(*sweeps.values()):
+        knobs = dict(zip(sweeps, values, strict=True))
+        # A list of layers is written with +, because commas and slashes are taken.
+        text = {key: value.replace("+", ",") for key, value in knobs.items()}
+        loop = {key: value for key, value in text.items() if key not in own}
+        strategy = changed(found, {key: value for key, value in text.items() if key in own})
+        out.append(Decoder(name, strategy, with_settings(Options(), loop), knobs))
+    return out
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared on what."""
+
+    model: DiffusionLM
+    decoders: Sequence[Decoder]
+    tasks: Sequence[Task]
+    prompts: int = 100
+    """Test prompts per task."""
+    seed: int = 0
+    batch: int = 32
+
+    def setup(self) -> dict[str, Any]:
+        """What must agree for results to be comparable. Decoders and tasks may be added later."""
+        return {"model": self.model.name, "prompts": self.prompts, "seed": self.seed}
+
+    def __len__(self) -> int:
+        return len(self.decoders) * len(self.tasks) * self.prompts
+
+    def run(self, folder: Path, progress: Callable[[int], None] = lambda n: None) -> list[Result]:
+        """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
+        held = open_folder(folder, self.setup())
+        known = {(r.decoder, r.task, r.example) for r in held}
+        wanted = [(d, t) for t in self.tasks for d in self.decoders]
+        with (folder / RESULTS).open("a", encoding="utf-8") as file:
+            for decoder, task in wanted:
+                missing = [i for i in range(self.prompts) if (decoder.label, task.name, i) not in known]
+                progress(self.prompts - len(missing))
+                for results in self._decode(decoder, task, missing):
+                    file.writelines(json.dumps(dataclasses.asdict(r)) + "\n" for r in results)
+                    file.flush()
+                    held += results
+                    progress(len(results))
+        names = {d.label for d in self.decoders}
+        return [r for r in held if r.decoder in names and r.task in {t.name for t in self.tasks}]
+
+    def _decode(self, decoder: Decoder, task: Task, missing: Sequence[int]) -> Iterator[list[Result]]:
+        if not missing:
+            return
+        asked = examples(task, self.prompts, self.seed)
+        for first in range(0, len(missing), self.batch):
+            indices = missing[first : first + self.batch]
+            began = time.perf_counter()
+            done = self._generate([asked[i].prompt for i in indices], decoder, task.room, indices)
+            seconds = (time.perf_counter() - began) / len(indices)
+            yield [
+                Result(
+                    decoder=decoder.label,
+                    family=decoder.family,
+                    task=task.name,
+                    example=i,
+                    score=task.score(asked[i], completion.text),
+                    nfe=completion.nfe,
+                    tokens=completion.generated_tokens,
+                    seconds=round(seconds, 6),
+                )
+                for i, completion in zip(indices, done, strict=True)
+            ]
+
+    def _generate(self, prompts: list[str], decoder: Decoder, room: int, indices: Sequence[int]) -> list[Completion]:
+        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        asked: Any = chats if self.model.tokenizer.has_chat else prompts
+        # A prompt draws the same numbers whatever batch it is decoded in.
+        options = dataclasses.replace(decoder.options, seed=tuple(self.seed * 1_000_003 + i for i in indices))
+        run: Callable[..., list[Completion]] = self.model.generate  # type: ignore[assignment]
+        return run(asked, strategy=decoder.strategy, max_new_tokens=room, options=options)
+
+
+def open_folder(folder: Path, setup: dict[str, Any]) -> list[Result]:
+    """The results that `folder` holds; it is made if need be, and refused if it holds those of another set-up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    where = folder / SETUP
+    if where.is_file():
+        try:
+            before = json.loads(where.read_text(encoding="utf-8"))
+        except json.JSONDecodeError:
+            raise DapdError(f"{where} is damaged; move the folder away or choose another with --out") from None
+        if before != setup:
+            differ = ", ".join(
+                f"{k}: {before.get(k)!r} there, {setup[k]!r} here" for k in setup if before.get(k) != setup[k]
+            )
+            raise DapdError(
+                f"{folder} holds a comparison of another set-up ({differ}); choose another folder with --out"
+            )
+    else:
+        where.write_text(json.dumps(setup, indent=1) + "\n", encoding="utf-8")
+    return read_results(folder)
+
+
+def read_results(folder: Path) -> list[Result]:
+    """The results of a folder. A last line that a kill cut short is dropped; any other damage is an error."""
+    path = folder / RESULTS
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole, _, cut = text.rpartition("\n")
+    results = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            results.append(Result(**json.loads(line)))
+        except (json.JSONDecodeError, TypeError) as error:
+            raise DapdError(f"{path}, line {number} is not a result ({error}); nothing was changed") from None
+    if cut:
+        path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+    return results

@@ -1,0 +1,36 @@
+"""LocalLeap: near a confident position a lower confidence suffices. No attention is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+
+from dapd.errors import DapdError
+from dapd.strategies.base import Observation, Precision, Selection, Strategy, check_range, top
+
+
+@dataclass(frozen=True)
+class LocalLeap(Strategy):
+    """Commit confidence >= threshold, within `radius` of such a position >= relaxed, and always the best one."""
+
+    threshold: float = 0.9
+    """Confidence that makes an anchor."""
+    relaxed: float = 0.75
+    """Confidence that suffices near an anchor."""
+    radius: int = 4
+    """How near."""
+    precision: ClassVar[Precision] = "float64"
+
+    def __post_init__(self) -> None:
+        check_range("threshold", self.threshold, 0, 1)
+        check_range("relaxed", self.relaxed, 0, self.threshold)
+        if self.radius < 0:
+            raise DapdError(f"radius is {self.radius}; it must not be negative")
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        anchor = seen.masked & (seen.confidence >= self.threshold)
+        near = F.max_pool1d(anchor[:, None].float(), 2 * self.radius + 1, stride=1, padding=self.radius)[:, 0] > 0
+        leap = seen.masked & near & (seen.confidence >= self.relaxed)
+        return Selection(anchor | leap | top(seen.confidence, seen.masked, 1))
