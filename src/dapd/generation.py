@@ -16,9 +16,10 @@ from torch import Tensor
 from dapd.canvas import Canvas
 from dapd.engine import Options, Step, decode
 from dapd.errors import DapdError, unknown
-from dapd.models import MaskedLM, load_network, resolve
+from dapd.models import MaskedLM, is_masked_lm, load_network, resolve
 from dapd.models import random as random_network
-from dapd.models.tokenizer import ByteTokenizer, Messages, Tokenizer, load_tokenizer
+from dapd.models.masked_lm import load_masked_lm
+from dapd.models.tokenizer import ByteTokenizer, HubTokenizer, Messages, Tokenizer, load_tokenizer
 from dapd.sampling import Sampling
 from dapd.settings import Setting, describe, parsed, setting
 from dapd.strategies import Selects
@@ -89,6 +90,9 @@ def load(
         network = random_network(name.removeprefix("random:"), device=device, dtype=chosen, sharpness=8.0)
         return DiffusionLM(network, ByteTokenizer(network.profile), name=name)
     folder = resolve(source, revision)
+    if is_masked_lm(folder):
+        masked_lm, inner = load_masked_lm(folder, device=device, dtype=dtype, mask_id=mask_id)
+        return DiffusionLM(masked_lm, HubTokenizer(inner, masked_lm.profile), name=name)
     network = load_network(folder, device=device, dtype=dtype, mask_id=mask_id)
     return DiffusionLM(network, lambda: load_tokenizer(folder, network.profile), name=name)
 
@@ -206,16 +210,11 @@ class DiffusionLM:
     def template(self, template: str | Ids) -> Canvas:
         """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids."""
         profile = self.network.profile
-        ids: list[int] = []
         if isinstance(template, str):
-            position = 0
-            for mark in MASK_MARK.finditer(template):
-                ids += self.tokenizer.encode(template[position : mark.start()], special=position == 0)
-                ids += [profile.mask_id] * int(mark.group(1) or 1)
-                position = mark.end()
-            if position == 0:
+            counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
+            if not counts:
                 raise DapdError("the template has no [MASK]: there is nothing to fill")
-            ids += self.tokenizer.encode(template[position:], special=False)
+            ids = self.tokenizer.encode_masked(MASK_MARK.sub("\0", template).split("\0"), counts)
         else:
             ids = [int(i) for i in template]
         self._check_ids(ids)

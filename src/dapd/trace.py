@@ -51,6 +51,8 @@ class Trace:
     """The masked positions at the start."""
     mask_id: int
     eos_id: int
+    open_ended: bool = True
+    """Whether the text may end before the slots do; where a template is filled, EOS is a token like any other."""
     about: dict[str, Any] = field(default_factory=dict)
     """Model, strategy and options, prompt: whatever the writer wants a reader to know."""
     steps: list[Record] = field(default_factory=list)
@@ -88,7 +90,7 @@ class Trace:
     def n_generated(self) -> int:
         """Generated tokens before the first EOS."""
         ids = self.generated
-        return ids.index(self.eos_id) if self.eos_id in ids else len(ids)
+        return ids.index(self.eos_id) if self.open_ended and self.eos_id in ids else len(ids)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -125,6 +127,7 @@ class Recorder:
                 slots=_where(canvas.slots[row, self.padding[row] :]),
                 mask_id=canvas.mask_id,
                 eos_id=eos_id,
+                open_ended=canvas.n_new is not None,
                 about=about[row] if about else {},
             )
             for row in range(canvas.batch)

@@ -2,7 +2,7 @@
 
 from dapd.models.base import Capture, MaskedLM, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.loading import ARCHITECTURES, SHAPES, load_network, random, resolve
+from dapd.models.loading import ARCHITECTURES, SHAPES, is_masked_lm, load_network, random, resolve
 from dapd.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Profile",
     "Transformer",
     "TransformerConfig",
+    "is_masked_lm",
     "load_network",
     "random",
     "resolve",

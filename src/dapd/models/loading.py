@@ -156,6 +156,12 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
         raise DapdError(f"cannot get {source} from the hub, and there is no such folder here: {reason}") from None
 
 
+def is_masked_lm(folder: Path) -> bool:
+    """Whether a folder holds a masked language model of `transformers` rather than one of our own families."""
+    names = read_json(folder / "config.json").get("architectures") or []
+    return any(name.endswith("ForMaskedLM") for name in names)
+
+
 def load_network(
     folder: Path,
     *,
@@ -171,7 +177,7 @@ def load_network(
     if name is None:
         raise DapdError(
             f"{folder}: architecture {', '.join(names) or '(none given)'} is not supported; "
-            f"supported: {', '.join(ARCHITECTURES)}"
+            f"supported: {', '.join(ARCHITECTURES)}, and any ...ForMaskedLM of transformers"
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id)

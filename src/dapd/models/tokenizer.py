@@ -21,6 +21,10 @@ class Tokenizer(Protocol):
         """Ids of a text; `special` adds what the tokenizer puts around a text of its own accord."""
         ...
 
+    def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
+        """Ids of a text with masks: parts[0], counts[0] masks, parts[1], and so on to the last part."""
+        ...
+
     def chat(self, messages: Messages) -> list[int]:
         """Ids of a conversation, up to where the answer begins."""
         ...
@@ -31,11 +35,11 @@ class Tokenizer(Protocol):
 class HubTokenizer:
     """A tokenizer of `transformers`; no code of the checkpoint is run."""
 
-    def __init__(self, folder: Path, profile: Profile) -> None:
-        self.inner = _open(folder)
-        found = self.inner.mask_token_id
+    def __init__(self, inner: Any, profile: Profile) -> None:
+        self.inner, self.mask_id = inner, profile.mask_id
+        found = inner.mask_token_id
         if found is not None and found != profile.mask_id:
-            raise DapdError(f"{folder}: the tokenizer's mask id is {found}, the model's {profile.mask_id}")
+            raise DapdError(f"the tokenizer's mask id is {found}, the model's {profile.mask_id}; they must agree")
 
     @property
     def has_chat(self) -> bool:
@@ -43,6 +47,14 @@ class HubTokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return list(self.inner(text, add_special_tokens=special)["input_ids"])
+
+    def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
+        # One text with the mask's own name in it: what is added around a text, and merges across parts, come out right.
+        mark = str(self.inner.convert_ids_to_tokens(self.mask_id))
+        ids = self.encode(parts[0] + "".join(mark * n + part for n, part in zip(counts, parts[1:], strict=True)))
+        if ids.count(self.mask_id) != sum(counts):
+            raise DapdError(f"the tokenizer does not read its own mask token {mark!r}; give the template as token ids")
+        return ids
 
     def chat(self, messages: Messages) -> list[int]:
         if not self.has_chat:
@@ -62,10 +74,17 @@ class ByteTokenizer:
     has_chat = False
 
     def __init__(self, profile: Profile) -> None:
+        self.mask_id = profile.mask_id
         self.special = {value for value in vars(profile).values() if value is not None}
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return list(text.encode())
+
+    def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
+        ids = self.encode(parts[0])
+        for n, part in zip(counts, parts[1:], strict=True):
+            ids += [self.mask_id] * n + self.encode(part)
+        return ids
 
     def chat(self, messages: Messages) -> list[int]:
         raise DapdError("random weights have no chat template; give plain text (--raw) instead of messages")
@@ -87,7 +106,7 @@ def load_tokenizer(folder: Path, profile: Profile) -> Tokenizer | None:
     """The tokenizer of a checkpoint folder; None where it has none."""
     if not _has(folder, "tokenizer.json") and not _has(folder, "vocab.json", "merges.txt"):
         return None
-    return HubTokenizer(folder, profile)
+    return HubTokenizer(_open(folder), profile)
 
 
 def _has(folder: Path, *names: str) -> bool:

@@ -70,8 +70,8 @@ class Dawn(Strategy):
         column = torch.arange(seen.window.start, seen.window.stop, device=seen.valid.device)
         p = seen.logits.softmax(-1).gather(-1, seen.current[..., None]).squeeze(-1)
         # A masked column holds the mask token, whose logit is at the lowest value: its p is 0.
-        sure: Tensor = p >= self.confident
-        return seen.valid & (column < seen.block.stop) & sure
+        before: Tensor = column < seen.block.stop
+        return seen.valid & before & (p >= self.confident)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         edges = self.edges(seen)
