@@ -119,6 +119,7 @@ class Recorder:
     ) -> None:
         self.padding = canvas.padding.tolist()
         self.text = text
+        self.texts: dict[int, str] = {}
         self.began = time.perf_counter()
         self.before = canvas.masked
         self.traces = [
@@ -134,36 +135,43 @@ class Recorder:
         ]
 
     def add(self, step: Step) -> None:
-        """Record a step for the rows that used it."""
-        seconds = time.perf_counter() - self.began
-        left = step.canvas.masked.sum(-1).tolist()
-        runs = segments(step.canvas).tolist()
-        for row, active in enumerate(step.active.tolist()):
-            if active:
-                self.traces[row].steps.append(self._record(step, row, left[row], runs[row], seconds))
-        self.before = step.canvas.masked
+        """Record a step for the rows that used it. What it needs is brought over at once, not row by row."""
+        seconds = round(time.perf_counter() - self.began, 6)
+        masked = step.canvas.masked
+        left, runs = masked.sum(-1).tolist(), segments(step.canvas).tolist()
+        chosen = _by_row(step.commit, step.token[step.commit].tolist(), step.confidence[step.commit].tolist())
+        tail = {} if step.tail is None else _by_row(step.tail)
+        edges = None if step.edges is None else self._edges(step)
+        for row in step.active.nonzero().flatten().tolist():
+            shift = step.window.start - self.padding[row]
+            commits = chosen.get(row, [])
+            self.traces[row].steps.append(
+                Record(
+                    step=self.traces[row].nfe + 1,
+                    positions=[column + shift for column, _, _ in commits],
+                    tokens=[token for _, token, _ in commits],
+                    confidences=[round(confidence, 6) for _, _, confidence in commits],
+                    masks_left=left[row],
+                    segments=runs[row],
+                    seconds=seconds,
+                    tail=[column - self.padding[row] for (column,) in tail.get(row, [])],
+                    texts=None if self.text is None else [self._text(token) for _, token, _ in commits],
+                    edges=None if edges is None else [[i + shift, j + shift] for i, j in edges.get(row, [])],
+                )
+            )
+        self.before = masked
 
-    def _record(self, step: Step, row: int, left: int, runs: int, seconds: float) -> Record:
-        shift = step.window.start - self.padding[row]
-        chosen = step.commit[row]
-        tokens = step.token[row][chosen].tolist()
-        edges = None
-        if step.edges is not None:
-            masked = self.before[row, step.window]
-            pairs = step.edges[row] & masked[:, None] & masked[None, :]
-            edges = (pairs.nonzero() + shift).tolist()
-        return Record(
-            step=self.traces[row].nfe + 1,
-            positions=[i + shift for i in _where(chosen)],
-            tokens=tokens,
-            confidences=[round(c, 6) for c in step.confidence[row][chosen].tolist()],
-            masks_left=left,
-            segments=runs,
-            seconds=round(seconds, 6),
-            tail=[] if step.tail is None else _where(step.tail[row, self.padding[row] :]),
-            texts=None if self.text is None else [self.text(token) for token in tokens],
-            edges=edges,
-        )
+    def _edges(self, step: Step) -> dict[int, list[tuple[Any, ...]]]:
+        """The edges between positions that were masked before the step."""
+        assert step.edges is not None
+        nodes = self.before[:, step.window]
+        return _by_row(step.edges & nodes[:, :, None] & nodes[:, None, :])
+
+    def _text(self, token: int) -> str:
+        if token not in self.texts:
+            assert self.text is not None
+            self.texts[token] = self.text(token)
+        return self.texts[token]
 
 
 def segments(canvas: Canvas) -> Tensor:
@@ -233,3 +241,11 @@ def _plain(value: Any) -> Any:
 
 def _where(mask: Tensor) -> list[int]:
     return [int(i) for i in mask.nonzero().flatten().tolist()]
+
+
+def _by_row(mask: Tensor, *values: list[Any]) -> dict[int, list[tuple[Any, ...]]]:
+    """row -> (index in the row ..., value ...) for the true entries of a mask whose first dimension is the row."""
+    out: dict[int, list[tuple[Any, ...]]] = {}
+    for place, *rest in zip(mask.nonzero().tolist(), *values, strict=True):
+        out.setdefault(place[0], []).append((*place[1:], *rest))
+    return out

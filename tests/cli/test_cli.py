@@ -26,14 +26,11 @@ def run(*args: str, stdin: str | None = None) -> str:
 
 def fails(*args: str) -> str:
     """Run the program's own entry; it must end with code 2 and one message."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stderr(StringIO()) as said,
-        pytest.raises(SystemExit) as end,
-    ):
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as said:
         patch.setattr(sys, "argv", ["dapd", *args])
         patch.setattr(sys, "stdin", StringIO(""))
-        main()
+        with pytest.raises(SystemExit) as end:
+            main()
     assert end.value.code == 2
     return said.getvalue()
 

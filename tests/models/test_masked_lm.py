@@ -13,7 +13,7 @@ from dapd.models.base import Capture
 
 transformers = pytest.importorskip("transformers")
 
-WORDS = "the capital of france is paris and london was not a big old city".split()
+WORDS = ["the", "capital", "of", "france", "is", "paris", "and", "london", "was", "not", "a", "big", "old", "city"]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 48}
 COMMON = {"vocab_size": len(SPECIAL) + len(WORDS), "pad_token_id": 1, "initializer_range": 0.4, **SHAPE}
