@@ -55,7 +55,7 @@ class Canvas:
             raise DapdError("no prompts: the list is empty; give at least one")
         length = max(len(row) for row in rows)
         tokens = torch.tensor([[pad_id] * (length - len(row)) + list(row) for row in rows], dtype=torch.long)
-        valid = torch.tensor([[False] * (length - len(row)) + [True] * len(row) for row in rows])
+        valid = torch.tensor([[False] * (length - len(row)) + [True] * len(row) for row in rows], dtype=torch.bool)
         slots = (tokens == mask_id) & valid
         for number, empty in enumerate((~slots.any(-1)).tolist()):
             if empty:

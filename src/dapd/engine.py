@@ -217,8 +217,11 @@ class _Run:
         return seen.masked & (seen.masked.cumsum(-1) == 1)
 
     def tail(self, canvas: Canvas) -> Bool[Tensor, "batch length"]:
-        """The masks of rows in which nothing before the first EOS is masked."""
-        eos = (canvas.tokens == self.model.profile.eos_id) & canvas.slots
+        """The masks of rows with nothing masked before their first EOS; a template that is filled has no such end."""
+        if canvas.n_new is None:
+            return torch.zeros_like(canvas.masked)
+        region = torch.arange(canvas.length, device=canvas.tokens.device) >= canvas.start
+        eos = (canvas.tokens == self.model.profile.eos_id) & region
         behind = eos.cumsum(-1) > 0
         done = eos.any(-1) & ~(canvas.masked & ~behind).any(-1)
         return canvas.masked & done[:, None]

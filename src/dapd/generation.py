@@ -119,20 +119,20 @@ class DiffusionLM:
         self.name = name or type(network).__name__
         self._tokenizer = tokenizer
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, read when it is first needed: token ids work without one."""
-        found = self._tokenizer() if callable(self._tokenizer) else self._tokenizer
-        if found is None:
+        if self._found is None:
             raise DapdError(f"the model {self.name} comes without a tokenizer; give prompts as token ids")
-        return found
+        return self._found
 
     @property
     def has_tokenizer(self) -> bool:
-        try:
-            return self.tokenizer is not None
-        except DapdError:
-            return False
+        return self._found is not None
+
+    @cached_property
+    def _found(self) -> Tokenizer | None:
+        return self._tokenizer() if callable(self._tokenizer) else self._tokenizer
 
     @overload
     def generate(self, prompts: str, **kwargs: Any) -> Completion: ...
@@ -163,6 +163,7 @@ class DiffusionLM:
             prompt_ids, max_new_tokens, mask_id=profile.mask_id, pad_id=profile.pad_id, device=self.network.device
         )
         if fixed:
+            self._check_ids(list(fixed.values()))
             for row, ids in enumerate(prompt_ids):
                 canvas = canvas.fix(row, {len(ids) + index: token for index, token in fixed.items()})
         chosen = as_setting(strategy)
@@ -177,6 +178,8 @@ class DiffusionLM:
                 on_step(step)
             if feed is not None:
                 feed.add(step)
+        if feed is not None:
+            feed.end(recorder.traces[0].tokens())
         completions = [self._completion(trace, ids) for trace, ids in zip(recorder.traces, prompt_ids, strict=True)]
         return completions[0] if single else completions
 
@@ -214,7 +217,7 @@ class DiffusionLM:
             counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
             if not counts:
                 raise DapdError("the template has no [MASK]: there is nothing to fill")
-            ids = self.tokenizer.encode_masked(MASK_MARK.sub("\0", template).split("\0"), counts)
+            ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts)
         else:
             ids = [int(i) for i in template]
         self._check_ids(ids)
@@ -286,8 +289,12 @@ class _Feed:
             self.shown = stop
         if self.pending:
             self.streamer.put_draft(tokens[self.shown :])
-        else:
-            self.streamer.end()
+
+    def end(self, row: list[int]) -> None:
+        """Show what is left, which is all of it where everything was fixed beforehand."""
+        if self.shown < len(row):
+            self.streamer.put(torch.tensor(row[self.shown :]))
+        self.streamer.end()
 
 
 def as_setting(strategy: str | Selects | Setting) -> Setting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ def parse(name: str, value: Any, hint: Any) -> Any:
     for kind in _kinds(hint):
         try:
             return _as(value, kind)
-        except ValueError:
+        except DapdError:
+            raise
+        except (ValueError, OverflowError):
             continue
     allowed = " or ".join(_describe(kind) for kind in _kinds(hint))
     raise DapdError(f"{name} is {value!r}; it must be {allowed}")
@@ -121,7 +124,7 @@ def _as(value: Any, kind: Any) -> Any:
         if value in get_args(kind):
             return value
     elif get_origin(kind) is tuple:
-        if text is not None and ("," in text or text.lstrip("-").isdigit()):
+        if text is not None and "," in text:
             return tuple(int(part) for part in text.split(",") if part.strip())
         if isinstance(value, list | tuple):
             return tuple(int(part) for part in value)
@@ -136,7 +139,7 @@ def _as(value: Any, kind: Any) -> Any:
     elif isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     elif text is not None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        if kind is int and text is None and value != int(value):
+        if math.isnan(float(value)) or (kind is int and float(value) != int(float(value))):
             raise ValueError
         return kind(value)
     raise ValueError
@@ -146,7 +149,7 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is tuple:
-        return "whole numbers such as 4,5,6"
+        return "whole numbers such as 4,5,6 (one alone: 4,)"
     names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none", str: "text"}
     return names.get(kind, str(kind))
 

@@ -51,6 +51,8 @@ class Trace:
     """The masked positions at the start."""
     mask_id: int
     eos_id: int
+    start: int = 0
+    """First position of the generation region."""
     open_ended: bool = True
     """Whether the text may end before the slots do; where a template is filled, EOS is a token like any other."""
     about: dict[str, Any] = field(default_factory=dict)
@@ -88,9 +90,10 @@ class Trace:
 
     @property
     def n_generated(self) -> int:
-        """Generated tokens before the first EOS."""
-        ids = self.generated
-        return ids.index(self.eos_id) if self.open_ended and self.eos_id in ids else len(ids)
+        """Generated tokens before the first EOS, be it generated or fixed beforehand."""
+        row = self.tokens()
+        ends = [i for i in range(self.start, len(row)) if row[i] == self.eos_id] if self.open_ended else []
+        return sum(position < ends[0] for position in self.slots) if ends else len(self.slots)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -128,6 +131,7 @@ class Recorder:
                 slots=_where(canvas.slots[row, self.padding[row] :]),
                 mask_id=canvas.mask_id,
                 eos_id=eos_id,
+                start=canvas.start - self.padding[row],
                 open_ended=canvas.n_new is not None,
                 about=about[row] if about else {},
             )
@@ -183,14 +187,17 @@ def segments(canvas: Canvas) -> Tensor:
 
 def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
     """One JSON object a line: for each row a `trace`, its `step`s and an `end`."""
-    with Path(path).open("w", encoding="utf-8") as file:
-        for trace in traces:
-            head = {k: v for k, v in vars(trace).items() if k != "steps"}
-            file.write(_line({"kind": "trace", "version": VERSION, **head}))
-            for record in trace.steps:
-                plain = {k: v for k, v in vars(record).items() if v is not None}
-                file.write(_line({"kind": "step", **plain}))
-            file.write(_line({"kind": "end", **trace.summary()}))
+    lines = []
+    for trace in traces:
+        head = {k: v for k, v in vars(trace).items() if k != "steps"}
+        lines.append(_line({"kind": "trace", "version": VERSION, **head}))
+        for record in trace.steps:
+            lines.append(_line({"kind": "step", **{k: v for k, v in vars(record).items() if v is not None}}))
+        lines.append(_line({"kind": "end", **trace.summary()}))
+    try:
+        Path(path).write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise DapdError(f"cannot write the trace to {path}: {error.strerror}") from None
 
 
 def read_traces(path: str | Path) -> list[Trace]:
@@ -198,12 +205,13 @@ def read_traces(path: str | Path) -> list[Trace]:
     traces: list[Trace] = []
     is_open = False
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DapdError(f"there is no trace file {path}") from None
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DapdError(f"cannot read a trace from {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise DapdError(f"{path} is not a trace: it is not text") from None
-    for number, line in enumerate(lines, 1):
+    # Not splitlines(): tokens may hold separators that count as line ends there and not in JSON.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
         try:
             content = json.loads(line)
             kind = content.pop("kind")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dapd.cli import compare, generate, info
+from dapd.cli import compare, generate, info, lab, mrf
 
 app = typer.Typer(
     help="Dependency-aware parallel decoding for masked diffusion language models.",
@@ -17,3 +17,5 @@ app.command("compare")(compare.compare)
 app.command("models")(info.models)
 app.command("strategies")(info.strategies)
 app.command("doctor")(info.doctor)
+app.add_typer(lab.app, name="lab")
+app.add_typer(mrf.app, name="mrf")

@@ -26,6 +26,9 @@ class Profile:
 
     def check(self, vocab_size: int) -> None:
         for name, value in vars(self).items():
+            optional = name in ("eot_id", "bos_id")
+            if not isinstance(value, int) and not (optional and value is None):
+                raise DapdError(f"{name} is {value!r}; the checkpoint must give one whole number")
             if value is not None and not 0 <= value < vocab_size:
                 raise DapdError(f"{name} is {value}, outside of the vocabulary (0..{vocab_size - 1})")
         if self.mask_id == self.eos_id:

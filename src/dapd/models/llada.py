@@ -81,3 +81,7 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
         )
     except KeyError as error:
         raise DapdError(f"the LLaDA config has no {error.args[0]}") from None
+    except (TypeError, ValueError) as error:
+        if isinstance(error, DapdError):
+            raise
+        raise DapdError(f"the LLaDA config holds a value of the wrong kind: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,10 +139,13 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
         return folder
     if folder.exists():
         raise DapdError(f"{folder} is a file; a model is a folder with config.json and safetensors weights")
+    known = [name for a in ARCHITECTURES.values() for name in a.hub_ids]
+    near = difflib.get_close_matches(str(source), [*known, *(name.split("/")[1] for name in known)], n=1, cutoff=0.6)
+    hint = "".join(f"; did you mean {name!r}?" for name in known if near and name.endswith(near[0]))
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise DapdError(
-            f"unknown model {str(source)!r}: no such folder; give a checkpoint folder, a hub id such as "
+            f"unknown model {str(source)!r}: no such folder{hint or ';'} give a checkpoint folder, a hub id such as "
             f"GSAI-ML/LLaDA-8B-Instruct, or random:SHAPE ({', '.join(SHAPES)})"
         )
     try:
@@ -153,7 +157,7 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
         return Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client has no common base class for its failures
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise DapdError(f"cannot get {source} from the hub, and there is no such folder here: {reason}") from None
+        raise DapdError(f"cannot get {source} from the hub, and there is no such folder here: {reason}{hint}") from None
 
 
 def is_masked_lm(folder: Path) -> bool:

@@ -45,8 +45,12 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_mlp", "vocab_size", "max_length"):
-            if getattr(self, name) < 1:
-                raise DapdError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise DapdError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        for name in ("rope_theta", "norm_eps"):
+            if not isinstance(getattr(self, name), int | float) or getattr(self, name) <= 0:
+                raise DapdError(f"{name} is {getattr(self, name)!r}; it must be a number above 0")
         if self.d_model % self.n_heads or self.head_dim % 2:
             raise DapdError(f"d_model {self.d_model} over {self.n_heads} heads must give an even whole head size")
         if self.n_heads % self.n_kv_heads:

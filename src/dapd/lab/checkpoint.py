@@ -1,0 +1,111 @@
+"""The lab model as a LLaDA checkpoint: config.json, bf16 safetensors under LLaDA's names, tokenizer files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dapd.lab.settings import LENGTHS, TrainSettings
+from dapd.lab.tokenizer import LabTokenizer
+from dapd.models import llada
+from dapd.models.checkpoint import INDEX
+from dapd.models.transformer import TransformerConfig
+
+SHARD_BYTES = 15 * 2**20
+"""No file of an export is larger."""
+
+VOCAB_MULTIPLE = 64
+"""The embedding has unused rows up to a multiple of this, which keeps matrix products aligned."""
+
+
+LLADA = {
+    "architectures": ["LLaDAModelLM"],
+    "model_type": "llada",
+    "block_type": "llama",
+    "block_group_size": 1,
+    "activation_type": "silu",
+    "rope": True,
+    "rope_theta": 10000.0,
+    "rope_full_precision": True,
+    "alibi": False,
+    "layer_norm_type": "rms",
+    "layer_norm_with_affine": True,
+    "rms_norm_eps": 1e-5,
+    "attention_layer_norm": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "bias_for_layer_norm": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "weight_tying": False,
+    "attention_dropout": 0.0,
+    "embedding_dropout": 0.0,
+    "residual_dropout": 0.0,
+    "precision": "amp_bf16",
+    "use_cache": False,
+}
+"""The part of config.json that does not depend on the size."""
+
+
+def llada_config(settings: TrainSettings, tokenizer: LabTokenizer) -> dict[str, Any]:
+    """config.json, with LLaDA's keys."""
+    vocab = -(-len(tokenizer) // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    return {
+        **LLADA,
+        "d_model": settings.width,
+        "n_layers": settings.layers,
+        "n_heads": settings.heads,
+        "n_kv_heads": settings.heads,
+        "mlp_hidden_size": settings.mlp,
+        "vocab_size": vocab,
+        "embedding_size": vocab,
+        "max_sequence_length": max(LENGTHS),
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.eos_id,
+        "eot_token_id": tokenizer.eot_id,
+        "mask_token_id": tokenizer.mask_id,
+    }
+
+
+def network_config(settings: TrainSettings, tokenizer: LabTokenizer) -> TransformerConfig:
+    """The shape of the network, read from config.json's keys as a loader reads it."""
+    return llada.parse(llada_config(settings, tokenizer))
+
+
+def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor], tokenizer: LabTokenizer) -> None:
+    """Write a checkpoint folder. `weights` go by the network's own names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("model*.safetensors"), folder / INDEX):
+        old.unlink(missing_ok=True)
+    config = json.dumps(llada_config(settings, tokenizer), indent=2, sort_keys=True)
+    (folder / "config.json").write_text(config + "\n", encoding="utf-8")
+    tokenizer.save(folder)
+    renamed = {llada.NAMES.of(name): tensor.detach().to("cpu", torch.bfloat16) for name, tensor in weights.items()}
+    shards = _shards({name: tensor.contiguous() for name, tensor in renamed.items()})
+    if len(shards) == 1:
+        save_file(shards[0], folder / "model.safetensors", {"format": "pt"})
+        return
+    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / name, {"format": "pt"})
+    total = sum(tensor.nbytes for tensor in renamed.values())
+    where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Tensors in groups of at most `SHARD_BYTES`, in order."""
+    shards: list[dict[str, Tensor]] = [{}]
+    for name, tensor in tensors.items():
+        if shards[-1] and sum(t.nbytes for t in shards[-1].values()) + tensor.nbytes > SHARD_BYTES:
+            shards.append({})
+        shards[-1][name] = tensor
+    return shards

@@ -1,0 +1,156 @@
+"""The pool of training rows: made from a seed in parallel, kept as 16-bit token ids, one tensor for each row length.
+
+A row is `prompt, answer, end of turn, EOS to the end`, with no padding to mask out: all its columns count. Some rows
+start with EOS tokens, which moves the answer along the row: answers with any number of EOS after them are seen.
+"""
+
+from __future__ import annotations
+
+import bisect
+import multiprocessing
+import os
+import random
+from array import array
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int16
+from torch import Tensor
+
+from dapd.lab.settings import LENGTHS, MIXTURE, TrainSettings
+from dapd.lab.tasks import TASKS, Example, Split
+from dapd.lab.tokenizer import LabTokenizer
+
+CHUNK = 4000
+"""Rows that one call makes. The pool depends on this number and on the seed, not on the number of processes."""
+
+SHIFTED = 0.5
+"""Share of rows that begin with EOS tokens."""
+
+
+Chunk = list[tuple[bytes, bytes, bytes, bytes]]
+"""For each length the tokens, starts, answer lengths and tasks of its rows, as raw 16-bit numbers."""
+
+
+@dataclass(frozen=True)
+class ChunkOrder:
+    """An order for one chunk of rows, cheap to send to another process."""
+
+    tasks: tuple[str, ...]
+    shares: tuple[float, ...]
+    split: Split
+    seed: str
+    rows: int
+    stretch: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one length."""
+
+    tokens: Int16[Tensor, "rows length"]
+    start: Int16[Tensor, " rows"]
+    """Column of the first answer token."""
+    answer: Int16[Tensor, " rows"]
+    """Number of answer tokens, the end of turn included."""
+    task: Int16[Tensor, " rows"]
+    """Number of the task, in the order of the settings."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device) -> Rows:
+        return Rows(*(tensor.to(device) for tensor in vars(self).values()))
+
+
+class _Columns:
+    """Rows of one length, growing."""
+
+    def __init__(self) -> None:
+        self.tokens, self.start, self.answer, self.task = (array("h") for _ in range(4))
+
+    def dump(self) -> tuple[bytes, bytes, bytes, bytes]:
+        return self.tokens.tobytes(), self.start.tobytes(), self.answer.tobytes(), self.task.tobytes()
+
+
+def make_chunk(order: ChunkOrder) -> Chunk:
+    """Rows of each length as raw bytes, which travel between processes without any sharing."""
+    rng = random.Random(order.seed)
+    tokenizer = LabTokenizer.build()
+    columns = [_Columns() for _ in LENGTHS]
+    for number in rng.choices(range(len(order.tasks)), order.shares, k=order.rows):
+        example = TASKS[order.tasks[number]].make(rng, order.split)
+        prompt, answer = encode(tokenizer, example)
+        place = bisect.bisect_left(LENGTHS, len(prompt) + len(answer))
+        if rng.random() < order.stretch:
+            place = rng.randrange(place, len(LENGTHS))
+        spare = LENGTHS[place] - len(prompt) - len(answer)
+        shift = rng.randint(0, spare) if rng.random() < SHIFTED else 0
+        own, eos = columns[place], [tokenizer.eos_id]
+        own.tokens.extend([*eos * shift, *prompt, *answer, *eos * (spare - shift)])
+        own.start.append(shift + len(prompt))
+        own.answer.append(len(answer))
+        own.task.append(number)
+    return [part.dump() for part in columns]
+
+
+def encode(tokenizer: LabTokenizer, example: Example) -> tuple[list[int], list[int]]:
+    """The ids of an example's prompt, in the chat format, and of its answer with the end of turn."""
+    return tokenizer.chat(example.prompt), [*tokenizer.encode(example.answer), tokenizer.eot_id]
+
+
+def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
+    """The chunks of the training pool."""
+    shares = tuple(MIXTURE[name] for name in settings.tasks)
+    for number, first in enumerate(range(0, settings.rows, CHUNK)):
+        size = min(CHUNK, settings.rows - first)
+        seed = f"train/{settings.seed}/{number}"
+        yield ChunkOrder(settings.tasks, shares, Split.TRAIN, seed, size, settings.stretch)
+
+
+def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
+    """Rows of the test split, about equally many of each task."""
+    shares = tuple(1.0 for _ in settings.tasks)
+    order = ChunkOrder(settings.tasks, shares, Split.TEST, f"probe/{settings.seed}", rows, 0.0)
+    return join([make_chunk(order)])
+
+
+class PoolMaker:
+    """Makes the pool in other processes while this one goes on. Start it before a GPU is touched: it forks."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self._orders = list(orders(settings))
+        workers = min(settings.workers or os.cpu_count() or 1, len(self._orders))
+        self._executor: ProcessPoolExecutor | None = None
+        self._futures: list[Future[Chunk]] = []
+        if workers > 1:
+            method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            self._executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
+            self._futures = [self._executor.submit(make_chunk, order) for order in self._orders]
+
+    def sample(self) -> list[Rows]:
+        """The first chunk: enough to know how many rows of each length there will be."""
+        return join([self._futures[0].result() if self._futures else make_chunk(self._orders[0])])
+
+    def result(self) -> list[Rows]:
+        """The rows of each length, in the order of the chunks."""
+        if self._executor is None:
+            return join([make_chunk(order) for order in self._orders])
+        with self._executor:
+            return join([future.result() for future in self._futures])
+
+
+def join(chunks: Sequence[Chunk]) -> list[Rows]:
+    """Chunks put together, one `Rows` for each length."""
+    joined: list[Rows] = []
+    for place, length in enumerate(LENGTHS):
+        tokens, start, answer, task = (_tensor([chunk[place][part] for chunk in chunks]) for part in range(4))
+        joined.append(Rows(tokens.view(-1, length), start, answer, task))
+    return joined
+
+
+def _tensor(parts: list[bytes]) -> Int16[Tensor, " n"]:
+    buffer = bytearray(b"".join(parts))
+    return torch.frombuffer(buffer, dtype=torch.int16) if buffer else torch.zeros(0, dtype=torch.int16)

@@ -1,0 +1,65 @@
+"""Step-by-step decoding of test prompts: one token a step, the surest first. The ceiling for any faster decoder."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dapd.canvas import Canvas
+from dapd.lab.tasks import Example, Split, Task
+from dapd.lab.tokenizer import LabTokenizer
+from dapd.models.base import MaskedLM
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """How one task went."""
+
+    task: str
+    prompts: int
+    score: float
+    """Mean score: for bundles the share of right answers."""
+    whole: float
+    """Share of prompts with nothing wrong at all."""
+    misses: tuple[tuple[str, str], ...]
+    """A few prompts that went wrong, with what the model said."""
+
+
+def examples(task: Task, n: int, seed: int = 0, split: Split = Split.TEST) -> list[Example]:
+    """Prompts of a split, the same for the same seed."""
+    return [task.make(random.Random(f"{split}/{task.name}/{seed}/{i}"), split) for i in range(n)]
+
+
+@torch.inference_mode()
+def step_by_step(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int) -> Int[Tensor, "batch n"]:
+    """Fill `n_new` masks after each prompt, one in each row a step: where the model is surest of its first choice."""
+    ids = model.profile
+    canvas = Canvas.blank(prompts, n_new, mask_id=ids.mask_id, pad_id=ids.pad_id, device=model.device)
+    window, everything = slice(canvas.start, canvas.length), slice(0, canvas.length)
+    for _ in range(n_new):
+        logits = model(canvas.tokens, everything, window, valid=canvas.valid).logits.float()
+        logits[..., ids.mask_id] = torch.finfo(torch.float32).min
+        confidence, token = logits.softmax(-1).max(-1)
+        surest = confidence.masked_fill(~canvas.masked[:, window], -1.0).argmax(-1, keepdim=True)
+        canvas = canvas.commit(window, torch.zeros_like(token, dtype=torch.bool).scatter(1, surest, True), token)
+    return canvas.tokens[:, window]
+
+
+def evaluate(
+    model: MaskedLM, tokenizer: LabTokenizer, tasks: Sequence[Task], n: int, *, seed: int = 0, batch: int = 256
+) -> Iterator[TaskScore]:
+    """The score of each task on `n` test prompts."""
+    for task in tasks:
+        asked = examples(task, n, seed)
+        said: list[str] = []
+        for first in range(0, n, batch):
+            prompts = [tokenizer.chat(example.prompt) for example in asked[first : first + batch]]
+            said += [tokenizer.decode(row) for row in step_by_step(model, prompts, task.room).tolist()]
+        scores = [task.score(example, text) for example, text in zip(asked, said, strict=True)]
+        wrong = [(e.prompt, text) for e, text, s in zip(asked, said, scores, strict=True) if s < 1]
+        yield TaskScore(task.name, n, sum(scores) / n, 1 - len(wrong) / n, tuple(wrong[:3]))

@@ -1,0 +1,32 @@
+"""The tasks of the lab: everything is made by generators, scored exactly, and split by the text of the prompt."""
+
+from __future__ import annotations
+
+from dapd.errors import unknown
+from dapd.lab.tasks.base import Edge, Example, Split, Task, pieces
+from dapd.lab.tasks.bundle import Bundle, Loose, Tied
+from dapd.lab.tasks.grids import GridTask
+from dapd.lab.tasks.lists import OPERATIONS, ListTask
+from dapd.lab.tasks.sentences import Sentences
+from dapd.lab.tasks.stories import Stories
+
+TASKS: dict[str, Task] = {
+    **{name: ListTask(name) for name in OPERATIONS},
+    "latin": GridTask("latin", "Fill the Latin square:", boxes=False, fewest=2, most=8),
+    "sudoku": GridTask("sudoku", "Fill the sudoku:", boxes=True, fewest=4, most=10),
+    "bundle": Bundle(),
+    "tied": Tied(),
+    "loose": Loose(),
+    "story": Stories(),
+    "sentence": Sentences(),
+}
+
+
+def get(name: str) -> Task:
+    """The task of that name."""
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return TASKS[name]
+
+
+__all__ = ["TASKS", "Edge", "Example", "Split", "Task", "get", "pieces"]

@@ -1,0 +1,94 @@
+"""What a task is: a generator of prompts with answers, an exact scorer, and the true graph where there is one."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+from typing import Any, ClassVar
+
+Edge = tuple[int, int]
+"""Two positions of an answer, the smaller one first."""
+
+PIECE = r"\[[0-9]\]| ?[A-Za-z]+| ?[0-9]|\n\n|\n| ?[^\sA-Za-z0-9]"
+"""How text falls into tokens: words, single digits and signs, each with the space before it; `[1]` is one token."""
+
+_PIECE = re.compile(PIECE)
+
+TEST_SHARE = 16
+"""One prompt in this many belongs to the test split."""
+
+
+class Split(StrEnum):
+    """Which side of the split a prompt lies on; its text alone decides, so that no prompt can be on both."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+    @classmethod
+    def of(cls, prompt: str) -> Split:
+        return cls.TEST if zlib.crc32(prompt.encode()) % TEST_SHARE == 0 else cls.TRAIN
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with one of its right answers."""
+
+    task: str
+    prompt: str
+    answer: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What the scorer needs to know; plain values."""
+
+
+class Task(ABC):
+    """A family of prompts. `draw` is the generator; `make` draws until the prompt lies in the asked split."""
+
+    name: str
+    scored: ClassVar[str]
+    """What the score says, in a line."""
+    graph: ClassVar[str | None] = None
+    """What the true edges are, in a line; None where the graph is not known."""
+    room: ClassVar[int]
+    """Tokens that any answer and its end fit into: the length to decode."""
+
+    @abstractmethod
+    def draw(self, rng: random.Random) -> Example: ...
+
+    @abstractmethod
+    def score(self, example: Example, text: str) -> float:
+        """1 for any right answer, 0 for a wrong one; the share of right parts where an answer has parts."""
+
+    @abstractmethod
+    def words(self) -> Iterable[str]:
+        """Texts that together hold every word of the prompts and answers."""
+
+    def edges(self, example: Example, tokens: Sequence[str]) -> set[Edge] | None:
+        """Pairs of answer tokens that one choice moves together or one constraint names; None: not known."""
+        return None
+
+    def make(self, rng: random.Random, split: Split = Split.TRAIN) -> Example:
+        while True:
+            example = self.draw(rng)
+            if Split.of(example.prompt) is split:
+                return example
+
+
+def pieces(text: str) -> list[str]:
+    """The tokens of a text, as strings."""
+    return _PIECE.findall(text)
+
+
+def clique(positions: Iterable[int]) -> set[Edge]:
+    """All pairs of the positions."""
+    return set(combinations(sorted(positions), 2))
+
+
+def varying(realisations: Sequence[str]) -> list[int]:
+    """Token positions at which equally long wordings of one text differ."""
+    return [i for i, column in enumerate(zip(*map(pieces, realisations), strict=True)) if len(set(column)) > 1]

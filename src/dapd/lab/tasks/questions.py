@@ -1,0 +1,187 @@
+"""Single questions, and the styles in which each may be answered.
+
+All styles of one question have the same number of tokens. So in a bundle the place of every answer follows from the
+prompt, and the only link between tokens is the style of their own question.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dapd.lab.tasks.lexicon import FACTS
+
+N_STYLES = 10
+
+
+@dataclass(frozen=True)
+class Manner:
+    """The words of one style of reckoning."""
+
+    first: str
+    """Opens the first step."""
+    then: str
+    """Opens every later step."""
+    verb: str
+    result_first: bool
+    """`54 is 24 plus 30` instead of `24 plus 30 is 54`."""
+    ones_first: bool
+    """Take the ones of the second number before its tens."""
+
+
+MANNERS = (
+    Manner("First", "Then", "is", False, False),
+    Manner("Now", "Next", "makes", False, True),
+    Manner("Here", "Also", "gives", False, False),
+    Manner("Well", "After", "equals", False, True),
+    Manner("Simply", "Second", "becomes", False, False),
+    Manner("Clearly", "So", "is", True, True),
+    Manner("Start", "Continue", "means", True, False),
+    Manner("Note", "Again", "equals", True, True),
+    Manner("Surely", "Likewise", "matches", True, False),
+    Manner("Easy", "Finally", "comprises", True, True),
+)
+
+RECALLS = (
+    ("We think about {x}.", "We recall that {s} is {y}."),
+    ("Let us consider {x}.", "Everyone knows that {y} is {s}."),
+    ("Look again at {x}.", "It follows that {s} is {y}."),
+    ("Begin here with {x}.", "Books say that {y} is {s}."),
+    ("This one concerns {x}.", "It seems that {s} is {y}."),
+    ("The topic is {x}.", "People agree that {y} is {s}."),
+    ("Our focus is {x}.", "One finds that {s} is {y}."),
+    ("You asked about {x}.", "Schools teach that {y} is {s}."),
+    ("The question mentions {x}.", "Memory tells that {s} is {y}."),
+    ("Someone asks for {x}.", "Of course, {y} is {s}."),
+)
+"""Ten ways to recall a fact: {x} its subject, {s} the phrase asked about, {y} the answer."""
+
+CONCLUSION = "Therefore, the answer is {y}."
+
+SIGNS = {"plus": 1, "minus": -1}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One reckoning: `left word right` is `result`."""
+
+    left: int
+    word: str
+    right: int
+    result: int
+
+    def text(self, manner: Manner) -> str:
+        sides = [f"{self.left} {self.word} {self.right}", str(self.result)]
+        if manner.result_first:
+            sides.reverse()
+        return f" {manner.verb} ".join(sides)
+
+
+def reckon(steps: Iterable[Step], manner: Manner) -> str:
+    """The steps as sentences of one style."""
+    return " ".join(f"{manner.then if i else manner.first}, {step.text(manner)}." for i, step in enumerate(steps))
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A two-digit sum or difference, done in two steps: tens and ones in either order."""
+
+    a: int
+    word: str
+    b: int
+
+    def ask(self) -> str:
+        return f"What is {self.a} {self.word} {self.b}?"
+
+    @property
+    def answer(self) -> str:
+        return str(self.a + SIGNS[self.word] * self.b)
+
+    def tell(self, style: int) -> str:
+        manner = MANNERS[style]
+        parts = [self.b - self.b % 10, self.b % 10]
+        if manner.ones_first:
+            parts.reverse()
+        half = self.a + SIGNS[self.word] * parts[0]
+        steps = [Step(self.a, self.word, parts[0], half), Step(half, self.word, parts[1], int(self.answer))]
+        return f"{reckon(steps, manner)} {CONCLUSION.format(y=self.answer)}"
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of digits with something added: two steps in a fixed order."""
+
+    a: int
+    b: int
+    c: int
+
+    def ask(self) -> str:
+        return f"What is {self.a} times {self.b} plus {self.c}?"
+
+    @property
+    def answer(self) -> str:
+        return str(self.a * self.b + self.c)
+
+    def tell(self, style: int) -> str:
+        product = self.a * self.b
+        steps = [Step(self.a, "times", self.b, product), Step(product, "plus", self.c, int(self.answer))]
+        return f"{reckon(steps, MANNERS[style])} {CONCLUSION.format(y=self.answer)}"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A fact of the lexicon."""
+
+    relation: str
+    subject: str
+
+    def ask(self) -> str:
+        return f"What is {self.relation} {self.subject}?"
+
+    @property
+    def answer(self) -> str:
+        return FACTS[self.relation][self.subject]
+
+    def tell(self, style: int) -> str:
+        topic, claim = RECALLS[style]
+        claim = claim.format(s=f"{self.relation} {self.subject}", y=self.answer)
+        return f"{topic.format(x=self.subject)} {claim} {CONCLUSION.format(y=self.answer)}"
+
+
+Question = Sum | Product | Fact
+
+
+def draw_question(rng: random.Random) -> Question:
+    """Half arithmetic, half facts."""
+    kind = rng.randrange(6)
+    if kind < 3:
+        relation = rng.choice(tuple(FACTS))
+        return Fact(relation, rng.choice(tuple(FACTS[relation])))
+    if kind == 3:
+        a, b = rng.randint(2, 9), rng.randint(2, 9)
+        return Product(a, b, rng.randint(2, 99 - a * b))
+    # Tens and ones of b are never zero and every sum on the way has two digits: both orders are equally long.
+    b = 10 * rng.randint(1, 7) + rng.randint(1, 9)
+    if kind == 4:
+        return Sum(rng.randint(10, 99 - b), "plus", b)
+    return Sum(rng.randint(b - b % 10 + 10, 99), "minus", b)
+
+
+def to_plain(question: Question) -> list[Any]:
+    """A question as plain values, for an example's meta."""
+    return [type(question).__name__, *vars(question).values()]
+
+
+def from_plain(values: list[Any]) -> Question:
+    kinds: dict[str, Callable[..., Question]] = {"Sum": Sum, "Product": Product, "Fact": Fact}
+    return kinds[values[0]](*values[1:])
+
+
+def question_words() -> list[str]:
+    """Texts with every word of the questions and their answers."""
+    facts = [Fact(relation, subject) for relation, subjects in FACTS.items() for subject in subjects]
+    sums: list[Question] = [Sum(34, "plus", 25), Sum(78, "minus", 25), Product(3, 4, 5)]
+    asked: list[Question] = [*facts, *sums]
+    return [q.ask() for q in asked] + [q.tell(style) for q in asked for style in range(N_STYLES)]

@@ -1,0 +1,314 @@
+"""The trainer at a tiny size: it learns, it goes on after a kill as if nothing had happened, its export loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from typer.testing import CliRunner
+
+from dapd.cli.lab import app
+from dapd.errors import DapdError
+from dapd.lab import checkpoint, data
+from dapd.lab.evaluate import evaluate, step_by_step
+from dapd.lab.loss import add_noise, weighted_loss
+from dapd.lab.settings import LENGTHS, MIXTURE, TrainSettings, with_values
+from dapd.lab.tasks import TASKS, Split, get
+from dapd.lab.tokenizer import LabTokenizer
+from dapd.lab.train import LOG, STATE, Trainer, rate_at
+from dapd.models import Transformer, load_network
+
+TINY = TrainSettings(
+    tasks=("copy", "sudoku"),
+    layers=2,
+    width=32,
+    heads=2,
+    mlp=64,
+    rows=600,
+    workers=1,
+    minutes=0,
+    steps=30,
+    tokens=700,
+    lr=5e-3,
+    warmup=4,
+    ema=0.9,
+    stretch=0.05,
+    compile=False,
+    device="cpu",
+    log_every=5,
+    probe_every=10,
+    save_every=10,
+    prompts=0,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trainer(folder: Path, settings: TrainSettings = TINY, records: list[dict[str, Any]] | None = None) -> Trainer:
+    folder.mkdir(exist_ok=True)
+    return Trainer(settings, folder, (records if records is not None else []).append, time.monotonic())
+
+
+def test_mixture_covers_every_task() -> None:
+    assert set(MIXTURE) == set(TASKS)
+
+
+def test_rows_hold_prompt_answer_and_eos() -> None:
+    settings = replace(TINY, tasks=tuple(MIXTURE), rows=500, stretch=0.3)
+    tokenizer = LabTokenizer.build()
+    pool = data.PoolMaker(settings).result()
+    assert sum(map(len, pool)) == 500
+    head, tail = tokenizer.encode("<|startoftext|><|start_header_id|>user"), tokenizer.encode("<|end_header_id|>\n\n")
+    for length, rows in zip(LENGTHS, pool, strict=True):
+        assert rows.tokens.shape[1] == length
+        for tokens, start, answer, task in zip(*(t.tolist() for t in vars(rows).values()), strict=True):
+            prompt = tokens[tokens.index(tokenizer.bos_id) : start]
+            assert set(tokens[: start - len(prompt)]) <= {tokenizer.eos_id}
+            assert (prompt[: len(head)], prompt[-len(tail) :]) == (head, tail)
+            text = "".join(tokenizer.tokens(prompt[5 : prompt.index(tokenizer.eot_id)]))
+            assert Split.of(text) is Split.TRAIN
+            assert tokens[start + answer - 1] == tokenizer.eot_id
+            assert set(tokens[start + answer :]) <= {tokenizer.eos_id}
+            assert settings.tasks[task] in TASKS
+
+
+def test_pool_does_not_depend_on_the_number_of_processes() -> None:
+    settings = replace(TINY, rows=data.CHUNK + 100, tasks=("copy",))
+    alone, together = (data.PoolMaker(replace(settings, workers=n)).result() for n in (1, 2))
+    for a, b in zip(alone, together, strict=True):
+        assert torch.equal(a.tokens, b.tokens)
+        assert torch.equal(a.start, b.start)
+
+
+def test_noise_masks_answers_alone_and_weighs_by_the_rate() -> None:
+    rows = next(rows for rows in data.PoolMaker(replace(TINY, rows=3000)).result() if len(rows) > 1000)
+    noisy = add_noise(rows, 2, 0.25, torch.Generator().manual_seed(0))
+    masked = noisy.tokens == 2
+    answer = torch.arange(rows.tokens.shape[1]) >= rows.start[:, None]
+    assert not (masked & ~answer).any()
+    assert torch.equal(noisy.weight > 0, masked)
+    assert torch.equal(noisy.tokens[~masked], noisy.target[~masked])
+    whole = (masked == answer).all(-1).float().mean()
+    assert 0.25 < whole < 0.35
+    # Weighed by one over the rate, the masked columns count as many as there are answer columns, on average.
+    counted = (noisy.weight * rows.answer.float().sqrt()[:, None]).sum(-1).mean()
+    assert counted.item() == pytest.approx(answer.sum(-1).float().mean().item(), rel=0.05)
+
+
+def test_learning_rate() -> None:
+    settings = replace(TINY, lr=1.0, warmup=10)
+    rates = [rate_at(settings, step, step / 100) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1, rel=0.01)
+    assert max(rates) == pytest.approx(1.0, rel=0.03)
+    assert rates[-1] == pytest.approx(0.02)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_loss_falls(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = []
+    run = trainer(tmp_path / "run", replace(TINY, steps=120, tasks=("sudoku",)), records)
+    before = run.probe_loss()["sudoku"]
+    run.run()
+    assert run.probe_loss()["sudoku"] < 0.55 * before
+    logged = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
+    assert logged == records
+    assert [r["step"] for r in logged if "loss" in r] == list(range(5, 121, 5))
+    assert all(r["tokens_per_s"] > 0 for r in logged if "loss" in r)
+
+
+def test_training_goes_on_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(module: torch.nn.Module, **_: Any) -> None:
+        def fail(*args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("no compiler here")
+
+        module._compiled_call_impl = fail
+
+    monkeypatch.setattr(torch.nn.Module, "compile", broken)
+    records: list[dict[str, Any]] = []
+    run = trainer(tmp_path / "run", replace(TINY, steps=2, compile=True), records)
+    assert "no compiler here" in records[0]["reason"]
+    run.run()
+    assert run.state.step == 2
+
+
+def test_time_budget_ends_training(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run", replace(TINY, steps=10**6, minutes=0.05, reserve=1.0))
+    run.run()
+    assert 0 < run.state.step < 10**6
+    assert run.state.seconds < 4.0
+
+
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole")
+    whole.run()
+    part = trainer(tmp_path / "part")
+    for _ in range(10):
+        part.step()
+    part.state.save(part.folder)
+    part.note(loss=1.0)
+    part.step()
+    part.note(loss=2.0)  # logged after the saved state: done again, so this line must go
+    with (part.folder / LOG).open("a") as log:
+        log.write('{"step": 11, "lo')
+    resumed = trainer(tmp_path / "part")
+    assert resumed.state.step == 10
+    steps = [json.loads(line)["step"] for line in (part.folder / LOG).read_text().splitlines()]
+    assert max(steps) == 10
+    resumed.run()
+    assert resumed.state.step == whole.state.step == TINY.steps
+    for a, b in zip(whole.state.average, resumed.state.average, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_kill_and_resume_by_command(tmp_path: Path) -> None:
+    changes = ["layers=1", "width=32", "heads=2", "mlp=64", "rows=300", "workers=1", "steps=120", "tokens=400"]
+    changes += ["tasks=copy", "compile=false", "device=cpu", "save_every=10", "log_every=20", "prompts=0", "warmup=5"]
+    options = ["train", "--minutes", "0", *(word for change in changes for word in ("--set", change))]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    command = [sys.executable, "-m", "dapd.cli.lab", *options, "--out", str(tmp_path / "a"), "--run", str(killed)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    while not (killed / STATE).is_file():
+        assert process.poll() is None, "the run ended before it saved a state"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    again = CliRunner().invoke(app, [*options, "--out", str(tmp_path / "a"), "--run", str(killed)])
+    assert isinstance(again.exception, DapdError)
+    assert "--resume" in str(again.exception)
+    for out, run, extra in (("a", killed, ["--resume"]), ("b", whole, [])):
+        result = CliRunner().invoke(app, [*options, "--out", str(tmp_path / out), "--run", str(run), *extra])
+        assert result.exit_code == 0, result.output
+    a, b = (load_network(tmp_path / name) for name in ("a", "b"))
+    for left, right in zip(a.parameters(), b.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["train", "--minutes", "0", "--out", str(tmp_path / "out"), "--run", str(run)]
+    result = CliRunner().invoke(app, [*options, "--resume"])
+    assert "no state to resume" in str(result.exception)
+    trainer(run).state.save(run)
+    (run / "settings.json").write_text("{}")
+    result = CliRunner().invoke(app, [*options, "--resume"])
+    assert "other settings" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as content:
+            found |= {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a mapping)
+    return found
+
+
+def test_export_is_a_llada_checkpoint(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run", replace(TINY, steps=2))
+    run.run()
+    run.export(tmp_path / "out")
+    found = tensors(tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    top = {"model.transformer.wte.weight", "model.transformer.ln_f.weight", "model.transformer.ff_out.weight"}
+    parts = ("attn_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_norm", "ff_proj", "up_proj", "ff_out")
+    blocks = {f"model.transformer.blocks.{i}.{part}.weight" for i in range(TINY.layers) for part in parts}
+    assert set(found) == top | blocks
+    assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16}
+    assert found["model.transformer.wte.weight"].shape == (config["vocab_size"], TINY.width)
+    assert found["model.transformer.blocks.0.ff_proj.weight"].shape == (TINY.mlp, TINY.width)
+    assert config["architectures"] == ["LLaDAModelLM"]
+    assert config["vocab_size"] == config["embedding_size"] >= len(run.tokenizer)
+    network = load_network(tmp_path / "out")
+    assert network.profile.mask_id == run.tokenizer.mask_id
+    for ours, theirs in zip(run.state.average, network.parameters(), strict=True):
+        assert torch.equal(ours.bfloat16().float(), theirs)
+    rows = run.probe[0]
+    noisy = add_noise(rows, run.tokenizer.mask_id, 0.1, torch.Generator().manual_seed(0))
+    assert weighted_loss(network, noisy).isfinite().all()
+
+
+def test_large_exports_are_sharded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(tmp_path / "run")
+    run.export(tmp_path / "one")
+    monkeypatch.setattr(checkpoint, "SHARD_BYTES", 100_000)
+    run.export(tmp_path / "out")
+    run.export(tmp_path / "out")  # again, over the old files
+    files = sorted((tmp_path / "out").glob("model-*.safetensors"))
+    assert len(files) > 1
+    assert max(file.stat().st_size for file in files) < 110_000
+    one, many = (load_network(tmp_path / name) for name in ("one", "out"))
+    for a, b in zip(one.parameters(), many.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_shipped_size_fits() -> None:
+    settings = TrainSettings()
+    with torch.device("meta"):
+        network = Transformer(checkpoint.network_config(settings, LabTokenizer.build()))
+    n = sum(p.numel() for p in network.parameters())
+    assert n <= 15_500_000
+    assert n * 2 + 500_000 < 32_000_000
+
+
+def test_step_by_step_fills_every_mask(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run", replace(TINY, steps=3))
+    tokenizer, network = run.tokenizer, run.state.network
+    prompts = [tokenizer.chat(get("copy").make(random.Random(seed)).prompt) for seed in range(3)]
+    together = step_by_step(network, prompts, 12)
+    assert together.shape == (3, 12)
+    assert not (together == tokenizer.mask_id).any()
+    for prompt, row in zip(prompts, together, strict=True):
+        assert torch.equal(step_by_step(network, [prompt], 12)[0], row)
+
+
+def test_scores_of_an_untrained_model_are_low(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run", replace(TINY, steps=1))
+    (row,) = evaluate(run.state.network, run.tokenizer, [get("sudoku")], 3)
+    assert (row.task, row.prompts, row.score, row.whole) == ("sudoku", 3, 0.0, 0.0)
+    assert len(row.misses) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stepz=3", "did you mean 'steps'"),
+        ("steps", "name=value"),
+        ("steps=many", "must be a number"),
+        ("steps=0", "at least 1"),
+        ("compile=perhaps", "true or false"),
+        ("tasks=copy,sorted", "unknown task"),
+        ("stretch=2", "between 0 and 1"),
+        ("reserve=900", "reserve"),
+    ],
+)
+def test_bad_settings(text: str, message: str) -> None:
+    with pytest.raises(DapdError, match=message):
+        with_values(TrainSettings(), [text])
+
+
+def test_prompts_and_tasks_commands() -> None:
+    result = CliRunner().invoke(app, ["prompts", "--json", "-n", "2"])
+    shown = [json.loads(line) for line in result.output.splitlines()]
+    assert len(shown) == 2 * len(TASKS)
+    assert all(Split.of(line["prompt"]) is Split.TEST for line in shown)
+    assert "shuffle" in CliRunner().invoke(app, ["tasks"]).output
+    assert isinstance(CliRunner().invoke(app, ["prompts", "-t", "nope"]).exception, DapdError)
+    assert isinstance(CliRunner().invoke(app, ["score", "nowhere"]).exception, DapdError)

@@ -1,0 +1,223 @@
+"""The body against Hugging Face's Llama and Qwen2 under a full mask: logits, attention, padding, cached spans."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dapd.errors import DapdError
+from dapd.models import Capture, KVCache, transformer
+from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, left_padded, tokens
+
+L = 13
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def pair(request):
+    """A model of ours and its twin."""
+    network = build(CONFIGS[request.param])
+    return network, hf_twin(network)
+
+
+def shifted(logits, lookback):
+    """Dream's use of its logits: [L0, L0, L1, ...]."""
+    return torch.cat((logits[:, :lookback], logits[:, : logits.shape[1] - lookback]), 1)
+
+
+def test_logits(pair):
+    network, twin = pair
+    ids = tokens(3, L)
+    want = hf_forward(twin, ids).logits
+    assert want.std() > 0.5
+    torch.testing.assert_close(full(network, ids).logits, shifted(want, network.lookback), rtol=0, atol=1e-4)
+
+
+def test_logits_without_a_mask_argument():
+    network = build(DREAM)
+    twin = hf_twin(network)
+    twin.config.is_causal = False
+    ids = tokens(2, L)
+    with torch.no_grad():
+        want = twin(ids).logits
+    torch.testing.assert_close(full(network, ids).logits, shifted(want, 1), rtol=0, atol=1e-4)
+
+
+def test_logits_see_both_sides(pair):
+    """A change at the last column reaches the first: the comparison above is not one of causal models."""
+    network, _ = pair
+    ids = tokens(1, L)
+    other = ids.clone()
+    other[0, -1] = (ids[0, -1] + 1) % 50
+    assert not torch.allclose(full(network, ids).logits[:, 0], full(network, other).logits[:, 0], atol=1e-3)
+
+
+def test_logits_of_a_window_are_a_slice(pair):
+    network, _ = pair
+    ids = tokens(2, L)
+    part = network(ids, slice(0, L), slice(4, 9)).logits
+    torch.testing.assert_close(part, full(network, ids).logits[:, 4:9], rtol=0, atol=1e-5)
+
+
+def test_padded_logits(pair):
+    network, twin = pair
+    ids, valid = left_padded(L, 7, 3)
+    got, want = full(network, ids, valid=valid).logits, hf_forward(twin, ids, valid).logits
+    for row, n in enumerate((L, 7, 3)):
+        torch.testing.assert_close(
+            got[row, L - n :], shifted(want[row : row + 1, L - n :], network.lookback)[0], rtol=0, atol=1e-4
+        )
+
+
+def test_padded_batch_equals_single_rows(pair):
+    network, _ = pair
+    ids, valid = left_padded(L, 8, 2)
+    everything = slice(0, L)
+    capture = Capture(frozenset({1, 3}), everything, everything)
+    together = full(network, ids, valid=valid, capture=capture)
+    for row, n in enumerate((L, 8, 2)):
+        alone = full(network, ids[row : row + 1, L - n :], capture=Capture(frozenset({1, 3}), slice(0, n), slice(0, n)))
+        torch.testing.assert_close(together.logits[row, L - n :], alone.logits[0], rtol=0, atol=2e-5)
+        torch.testing.assert_close(together.attention[row, L - n :, L - n :], alone.attention[0], rtol=0, atol=1e-6)
+        assert (together.attention[row, :, : L - n] == 0).all()
+
+
+@pytest.mark.parametrize("layers", [{0}, {3}, {1, 3}, {0, 1, 2, 3}], ids=str)
+@pytest.mark.parametrize("keys", [slice(5, 11), slice(0, L)], ids=["window", "canvas"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_captured_attention(pair, layers, keys, padded):
+    network, twin = pair
+    ids, valid = left_padded(L, 10) if padded else (tokens(2, L), None)
+    window = slice(5, 11)
+    got = network(ids, slice(0, L), window, valid=valid, capture=Capture(frozenset(layers), window, keys)).attention
+    maps = hf_forward(twin, ids, valid).attentions
+    want = torch.stack([maps[layer] for layer in layers]).mean((0, 2))[:, window, keys]
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+
+
+def test_captured_attention_is_a_part_of_a_softmax(pair):
+    """Over the canvas the rows sum to 1; over the window they are the same numbers, not renormalised."""
+    network, _ = pair
+    ids, window = tokens(2, L), slice(6, L)
+    canvas = network(ids, slice(0, L), window, capture=Capture(frozenset({2}), window, slice(0, L))).attention
+    part = network(ids, slice(0, L), window, capture=Capture(frozenset({2}), window, window)).attention
+    torch.testing.assert_close(canvas.sum(-1), torch.ones(2, L - 6))
+    torch.testing.assert_close(part, canvas[..., window])
+
+
+def test_attention_is_captured_for_other_rows_than_are_predicted(pair):
+    """What a strategy that reads the predictors' rows asks for."""
+    network, twin = pair
+    ids = tokens(1, L)
+    got = network(ids, slice(0, L), slice(5, 9), capture=Capture(frozenset({1}), slice(4, 8), slice(5, 9))).attention
+    torch.testing.assert_close(got, hf_forward(twin, ids).attentions[1].mean(1)[:, 4:8, 5:9], rtol=0, atol=1e-5)
+
+
+def test_capture_in_small_pieces_is_the_same(pair, monkeypatch):
+    network, _ = pair
+    ids, valid = left_padded(L, 9)
+    capture = Capture(frozenset({0, 2}), slice(3, L), slice(0, L))
+    at_once = full(network, ids, valid=valid, capture=capture).attention
+    monkeypatch.setattr(transformer, "CAPTURE_ELEMENTS", 1)
+    torch.testing.assert_close(full(network, ids, valid=valid, capture=capture).attention, at_once)
+
+
+def test_nothing_is_captured_unasked(pair):
+    assert full(pair[0], tokens(1, 4)).attention is None
+
+
+@pytest.mark.parametrize("stop", [9, L], ids=["dual", "prefix"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_cached_span_equals_the_full_pass(pair, stop, padded):
+    network, _ = pair
+    ids, valid = left_padded(L, 10) if padded else (tokens(2, L), None)
+    cache, span = KVCache(), slice(5, stop)
+    window = slice(5 + network.lookback, 9)
+    capture = Capture(frozenset({1, 3}), window, slice(0, L))
+    first = full(network, ids, valid=valid, cache=cache)
+    want = network(ids, slice(0, L), window, valid=valid, capture=capture)
+    for _ in range(2):
+        got = network(ids, span, window, valid=valid, cache=cache, capture=capture)
+        torch.testing.assert_close(got.logits, first.logits[:, window], rtol=0, atol=2e-5)
+        torch.testing.assert_close(got.attention, want.attention, rtol=0, atol=1e-6)
+
+
+def test_cached_span_takes_new_tokens_and_keeps_old_keys(pair):
+    """The span's own columns are recomputed from what stands there now; the rest is as stale as it was."""
+    network, _ = pair
+    ids, span = tokens(1, L), slice(4, 9)
+    changed = ids.clone()
+    changed[0, 6] = (ids[0, 6] + 1) % 50
+    cache = KVCache()
+    before = full(network, ids, cache=cache).logits
+    after = network(changed, span, span, cache=cache).logits
+    assert not torch.allclose(after[:, 3:], before[:, 7:9], atol=1e-3)
+    assert not torch.allclose(after, full(network, changed).logits[:, span], atol=1e-4)
+    back = network(ids, span, span, cache=cache).logits
+    lookback = network.lookback
+    torch.testing.assert_close(back[:, lookback:], before[:, 4 + lookback : 9], rtol=0, atol=2e-5)
+
+
+def test_a_full_pass_refreshes_the_cache(pair):
+    network, _ = pair
+    old, new, span = tokens(1, L), tokens(1, L, seed=1), slice(6, 9)
+    cache = KVCache()
+    full(network, old, cache=cache)
+    want = full(network, new, cache=cache).logits[:, 7:9]
+    torch.testing.assert_close(network(new, span, slice(7, 9), cache=cache).logits, want, rtol=0, atol=2e-5)
+
+
+def test_first_column_of_a_span_without_its_predictor():
+    """Dream inside a cached block: the first column's row is not shifted, for the row to its left is not computed."""
+    network = build(DREAM)
+    ids, cache = tokens(1, L), KVCache()
+    full(network, ids, cache=cache)
+    raw = hf_forward(hf_twin(network), ids).logits
+    got = network(ids, slice(5, 9), slice(5, 9), cache=cache).logits
+    torch.testing.assert_close(got, raw[:, [5, 5, 6, 7]], rtol=0, atol=1e-4)
+
+
+def test_cache_wants_a_full_pass_first():
+    with pytest.raises(DapdError, match="whole"):
+        build(LLADA)(tokens(1, L), slice(4, 8), slice(4, 8), cache=KVCache())
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_rotation_is_done_in_the_dtype_of_the_tables(wide):
+    """LLaDA rotates in fp32 and casts back, Dream in the model's dtype; in bf16 the two differ."""
+    q = torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    angle = torch.arange(5.0)[:, None] * torch.tensor([1.0, 0.1, 0.01, 0.001]).repeat(2)
+    dtype = torch.float32 if wide else torch.bfloat16
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    x = q.to(dtype)
+    want = (x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin).bfloat16()
+    got = transformer.rotate(q, cos, sin)
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(("config", "dtype"), [(LLADA, torch.float32), (DREAM, torch.bfloat16)], ids=["llada", "dream"])
+def test_rotary_tables_in_bf16_models(config, dtype):
+    cos, _ = build(config).bfloat16()._rotary(slice(2, 6), None)
+    assert (cos.dtype, cos.shape) == (dtype, (1, 1, 4, 8))
+
+
+def test_norm_scales_after_the_cast():
+    norm = transformer.RMSNorm(16, 1e-5).bfloat16()
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(0.5, 2, 16))
+    x = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    wide = x.float()
+    want = norm.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()).bfloat16()
+    torch.testing.assert_close(norm(x), want, rtol=0.01, atol=0)
+    assert norm(x).dtype == torch.bfloat16
+
+
+def test_bf16_logits_are_near_and_attention_stays_wide():
+    network = build(LLADA)
+    ids, capture = tokens(1, L), Capture(frozenset({3}), slice(0, L), slice(0, L))
+    exact = full(network, ids, capture=capture)
+    rough = full(network.bfloat16(), ids, capture=capture)
+    assert (rough.logits.dtype, rough.attention.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(rough.logits.float(), exact.logits, rtol=0, atol=0.15)
+    torch.testing.assert_close(rough.attention, exact.attention, rtol=0, atol=0.02)

@@ -1,0 +1,147 @@
+"""Text to ids: Dream's own tokenizer, a fast tokenizer with LLaDA's template, plain bytes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from dapd.errors import DapdError
+from dapd.models import SHAPES
+from dapd.models.tokenizer import ByteTokenizer, load_tokenizer
+from helpers_models import DATA, LLADA_TEMPLATE, PROFILE, SPECIAL, TINY_PROFILE, write_tokenizer
+
+BOS, EOS, MASK, HEADER, END_HEADER, EOT = range(6)
+QUESTION = [{"role": "user", "content": "What is 2+2?"}]
+
+
+def real_template():
+    file = DATA / "llada_instruct" / "tokenizer_config.json"
+    if not file.is_file():
+        pytest.skip(f"LLaDA's template is not at {file}")
+    return json.loads(file.read_text())["chat_template"]
+
+
+@pytest.fixture(scope="module")
+def dream():
+    folder = DATA / "dream_instruct"
+    if not folder.is_dir():
+        pytest.skip(f"Dream's tokenizer is not at {folder}")
+    return load_tokenizer(folder, SHAPES["dream-7b"].profile)
+
+
+def test_dream_chat(dream):
+    ids = dream.chat(QUESTION)
+    assert len(ids) == 26
+    assert ids[:4] == [151644, 8948, 198, 2610]
+    assert ids[-3:] == [151644, 77091, 198]
+
+
+def test_dream_text_and_back(dream):
+    assert dream.has_chat
+    ids = dream.encode("naïve 東京\n")
+    assert dream.decode(ids) == "naïve 東京\n"
+    assert 151643 not in ids
+    assert 151665 not in ids
+    assert dream.encode("<|mask|><|endoftext|><|im_end|>") == [151666, 151643, 151645]
+    assert dream.decode([151666, 13048, 151643]) == "Hi"
+    assert dream.decode([151666, 13048], skip_special=False) == "<|mask|>Hi"
+
+
+def test_dream_mask_id_is_checked_against_the_tokenizer(dream):
+    with pytest.raises(DapdError, match=r"mask id is 151666, the model's 57"):
+        load_tokenizer(DATA / "dream_instruct", PROFILE)
+
+
+@pytest.mark.parametrize("source", ["own", "released"])
+@pytest.mark.parametrize("bos", [False, True], ids=["plain", "adds-bos"])
+def test_llada_chat(tmp_path, source, bos):
+    """One BOS, one header and one end of turn per message, and the assistant's header, whatever the tokenizer adds."""
+    template = LLADA_TEMPLATE if source == "own" else real_template()
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path, template=template, bos=bos), TINY_PROFILE)
+    plain = {text: tokenizer.encode(text, special=False) for text in ("user", "assistant", "Hi!", "Yes", "\n\n")}
+    gap = [END_HEADER, *plain["\n\n"]]
+    messages = [
+        {"role": "user", "content": "  Hi!\n"},
+        {"role": "assistant", "content": "Yes"},
+        {"role": "user", "content": "Hi!"},
+    ]
+    want = [BOS, HEADER, *plain["user"], *gap, *plain["Hi!"], EOT]
+    want += [HEADER, *plain["assistant"], *gap, *plain["Yes"], EOT]
+    want += [HEADER, *plain["user"], *gap, *plain["Hi!"], EOT]
+    want += [HEADER, *plain["assistant"], *gap]
+    assert tokenizer.chat(messages) == want
+
+
+def test_special_tokens_of_a_plain_text(tmp_path):
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path, bos=True), TINY_PROFILE)
+    ids = tokenizer.encode("ab", special=False)
+    assert tokenizer.encode("ab") == [BOS, *ids]
+    assert tokenizer.decode([BOS, *ids, EOS]) == "ab"
+    assert tokenizer.decode([*ids, MASK], skip_special=False) == "ab<|mdm_mask|>"
+
+
+def test_mask_id_must_agree_with_the_tokenizer(tmp_path):
+    write_tokenizer(tmp_path, mask=SPECIAL[MASK])
+    assert load_tokenizer(tmp_path, TINY_PROFILE).encode("<|mdm_mask|>") == [MASK]
+    with pytest.raises(DapdError, match=r"mask id is 2, the model's 57"):
+        load_tokenizer(tmp_path, PROFILE)
+
+
+def test_no_template(tmp_path):
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path, template=None), TINY_PROFILE)
+    assert not tokenizer.has_chat
+    with pytest.raises(DapdError, match="no chat template"):
+        tokenizer.chat(QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [([], "empty"), ([{"role": "user"}], "message 0"), ([*QUESTION, "hello"], "message 1")],
+    ids=["empty", "no content", "not a message"],
+)
+def test_malformed_messages(tmp_path, messages, words):
+    with pytest.raises(DapdError, match=words):
+        load_tokenizer(write_tokenizer(tmp_path), TINY_PROFILE).chat(messages)
+
+
+def test_folder_without_a_tokenizer(tmp_path):
+    assert load_tokenizer(tmp_path, TINY_PROFILE) is None
+    (tmp_path / "vocab.json").write_text("{}")
+    assert load_tokenizer(tmp_path, TINY_PROFILE) is None
+
+
+def test_broken_tokenizer_file(tmp_path):
+    write_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
+    with pytest.raises(DapdError, match="tokenizer cannot be read"):
+        load_tokenizer(tmp_path, TINY_PROFILE)
+
+
+def test_transformers_not_installed(tmp_path, monkeypatch):
+    write_tokenizer(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(DapdError, match=r"pip install 'dapd\[hub\]'"):
+        load_tokenizer(tmp_path, TINY_PROFILE)
+
+
+def test_bytes_and_back():
+    tokenizer = ByteTokenizer(SHAPES["tiny-llada"].profile)
+    text = "naïve 東京 🙂\n"
+    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_bytes_show_what_is_not_a_byte():
+    tokenizer = ByteTokenizer(SHAPES["tiny-llada"].profile)
+    assert tokenizer.decode([104, 105, 257, 33, 256]) == "hi!"
+    assert tokenizer.decode([104, 257, 260], skip_special=False) == "h<257><260>"
+    assert tokenizer.decode([104, 260, 0xFF]) == "h<260>\ufffd"
+
+
+def test_bytes_have_no_chat():
+    tokenizer = ByteTokenizer(PROFILE)
+    assert not tokenizer.has_chat
+    with pytest.raises(DapdError, match="no chat template"):
+        tokenizer.chat(QUESTION)

@@ -1,0 +1,228 @@
+"""Traces: records of hand-made steps, the counts, JSONL out and in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from dapd.canvas import Canvas
+from dapd.engine import Step
+from dapd.errors import DapdError
+from dapd.trace import Record, Recorder, Trace, read_traces, segments, write_traces
+
+M, EOS = 9, 8
+
+
+def step(index, canvas, window, commit, token, *, active=(True, True), tail=None, edges=None):
+    """A step that commits `token` where `commit`, and what the canvas is afterwards."""
+    commit, token = torch.tensor(commit, dtype=torch.bool), torch.tensor(token)
+    after = canvas.commit(window, commit, token)
+    if tail is not None:
+        tail = torch.tensor(tail, dtype=torch.bool)
+        after = after.commit(slice(0, after.length), tail, torch.full_like(after.tokens, EOS))
+    confidence = token.float() / 10
+    return Step(index, window, torch.tensor(active), commit, token, confidence, tail, edges, after)
+
+
+@pytest.fixture
+def canvas():
+    return Canvas.blank([[1, 2], [3]], 4, mask_id=M, pad_id=0)
+
+
+@pytest.fixture
+def recorder(canvas):
+    """Two rows in one block: the first takes three steps, the second two and an early stop."""
+    recorder = Recorder(canvas, EOS, [{"prompt": "ab"}, {"prompt": "c"}], text=lambda token: f"<{token}>")
+    window = slice(2, 6)
+    first = step(0, canvas, window, [[0, 1, 0, 1], [1, 0, 0, 0]], [[4, 5, 6, 7], [4, 4, 4, 4]])
+    second = step(
+        1, first.canvas, window, [[1, 0, 0, 0], [0, 1, 0, 0]], [[4, 5, 6, 7], [4, EOS, 4, 4]],
+        tail=[[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]],
+    )  # fmt: skip
+    third = step(2, second.canvas, window, [[0, 0, 1, 0], [0, 0, 0, 0]], [[4, 5, 6, 7]] * 2, active=(True, False))
+    for one in (first, second, third):
+        recorder.add(one)
+    return recorder
+
+
+def test_records(recorder):
+    first, second = recorder.traces
+    assert (first.canvas, first.slots) == ([1, 2, M, M, M, M], [2, 3, 4, 5])
+    assert (second.canvas, second.slots) == ([3, M, M, M, M], [1, 2, 3, 4])
+    assert [r.positions for r in first.steps] == [[3, 5], [2], [4]]
+    assert [r.tokens for r in first.steps] == [[5, 7], [4], [6]]
+    assert first.steps[0].confidences == [0.5, 0.7]
+    assert first.steps[0].texts == ["<5>", "<7>"]
+    assert [r.masks_left for r in first.steps] == [2, 1, 0]
+    assert [r.segments for r in first.steps] == [2, 2, 1]
+    assert [r.step for r in first.steps] == [1, 2, 3]
+    assert [(r.positions, r.tokens, r.tail, r.masks_left) for r in second.steps] == [
+        ([1], [4], [], 3),
+        ([2], [EOS], [3, 4], 0),
+    ]
+    assert first.about == {"prompt": "ab"}
+
+
+def test_seconds_do_not_run_backwards(recorder):
+    seconds = [r.seconds for r in recorder.traces[0].steps]
+    assert 0 <= seconds[0] <= seconds[1] <= seconds[2] == recorder.traces[0].seconds
+
+
+def test_rows_that_sit_out_are_not_charged(recorder):
+    assert [trace.nfe for trace in recorder.traces] == [3, 2]
+
+
+def test_tokens_after_some_steps(recorder):
+    first, second = recorder.traces
+    assert first.tokens(0) == first.canvas
+    assert first.tokens(1) == [1, 2, M, 5, M, 7]
+    assert first.tokens() == first.tokens(3) == [1, 2, 4, 5, 6, 7]
+    assert second.tokens() == [3, 4, EOS, EOS, EOS]
+
+
+def test_counts(recorder):
+    first, second = recorder.traces
+    assert (first.generated, first.n_generated) == ([4, 5, 6, 7], 4)
+    assert (second.generated, second.n_generated) == ([4, EOS, EOS, EOS], 1)
+    assert first.tokens_per_forward == pytest.approx(4 / 3)
+    assert second.tokens_per_forward == pytest.approx(1 / 2)
+    assert second.summary() == {
+        "nfe": 2,
+        "generated_tokens": 1,
+        "tokens_per_forward": 0.5,
+        "seconds": second.seconds,
+        "complete": True,
+    }
+
+
+def test_eos_in_the_prompt_is_not_the_end():
+    trace = Trace([EOS, 1, M, M], [2, 3], M, EOS, start=2, steps=[Record(1, [2, 3], [4, 5], [1.0, 1.0], 0, 1, 0.1)])
+    assert (trace.generated, trace.n_generated) == ([4, 5], 2)
+
+
+def test_an_unfinished_trace_is_not_complete(canvas):
+    trace = Recorder(canvas, EOS).traces[0]
+    assert (trace.complete, trace.nfe, trace.seconds, trace.tokens_per_forward) == (False, 0, 0.0, 4 / 1)
+    assert Trace([1, 2], [], M, EOS).complete
+
+
+def test_edges_are_positions_in_the_row_between_masks(canvas):
+    """Only pairs that were masked before the step, counted from the row's own first token."""
+    recorder = Recorder(canvas, EOS)
+    edges = torch.zeros(2, 4, 4, dtype=torch.bool)
+    edges[:, 0, 1] = edges[:, 3, 2] = True
+    one = step(0, canvas, slice(2, 6), [[1, 0, 0, 0], [1, 0, 0, 0]], [[4] * 4] * 2, edges=edges)
+    recorder.add(one)
+    recorder.add(step(1, one.canvas, slice(2, 6), [[0, 1, 0, 0]] * 2, [[4] * 4] * 2, edges=edges))
+    assert recorder.traces[0].steps[0].edges == [[2, 3], [5, 4]]
+    assert recorder.traces[1].steps[0].edges == [[1, 2], [4, 3]]
+    assert recorder.traces[1].steps[1].edges == [[4, 3]]
+
+
+@pytest.mark.parametrize(
+    ("decided", "want"),
+    [("", 0), ("4", 1), ("2", 1), ("23", 1), ("24", 2), ("2357", 3), ("345", 1), ("234567", 1), ("357", 3), ("27", 2)],
+)
+def test_segments_by_hand(decided, want):
+    """Columns 2..7 are the slots; the prompt beside them is no part of a run."""
+    canvas = Canvas.blank([[1, 2]], 6, mask_id=M, pad_id=0)
+    commit = torch.tensor([[str(column) in decided for column in range(8)]])
+    assert segments(canvas.commit(slice(0, 8), commit, torch.full((1, 8), 5))).tolist() == [want]
+
+
+def test_segments_are_per_row(canvas):
+    commit = torch.tensor([[True, False, True, False], [True, True, False, False]])
+    assert segments(canvas.commit(slice(2, 6), commit, torch.full((2, 4), 5))).tolist() == [2, 1]
+
+
+def test_round_trip(recorder, tmp_path):
+    file = tmp_path / "trace.jsonl"
+    write_traces(file, recorder.traces)
+    assert read_traces(file) == recorder.traces
+    kinds = [json.loads(line)["kind"] for line in file.read_text().split("\n")[:-1]]
+    assert kinds == ["trace", "step", "step", "step", "end", "trace", "step", "step", "end"]
+
+
+def test_edges_survive_the_round_trip(tmp_path):
+    trace = Trace([M], [0], M, EOS, steps=[Record(1, [0], [4], [0.5], 0, 1, 0.1, edges=[[0, 1]])])
+    write_traces(tmp_path / "t", [trace])
+    assert read_traces(tmp_path / "t") == [trace]
+
+
+@pytest.mark.parametrize("text", ["naïve 東京 🙂", "\n\r\t\0", "\x85", "\u2028", "\u2029", "\x0b\x0c\x1c"], ids=ascii)
+def test_any_text_survives_the_round_trip(tmp_path, text):
+    """Some characters are line ends to Python's splitlines, but not to JSON."""
+    record = Record(1, [0], [4], [0.5], 0, 1, 0.1, texts=[text])
+    trace = Trace([M], [0], M, EOS, about={"prompt": text}, steps=[record])
+    write_traces(tmp_path / "t", [trace])
+    assert read_traces(tmp_path / "t") == [trace]
+
+
+@pytest.fixture
+def lines(recorder, tmp_path):
+    write_traces(tmp_path / "whole", recorder.traces)
+    return (tmp_path / "whole").read_text().splitlines(keepends=True)
+
+
+def refused(tmp_path, content, words):
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DapdError, match=words) as caught:
+        read_traces(file)
+    assert "bad.jsonl" in str(caught.value)
+
+
+@pytest.mark.parametrize("n_lines", [1, 3, 4, 6, 8])
+def test_truncated_between_lines(tmp_path, lines, n_lines):
+    refused(tmp_path, "".join(lines[:n_lines]), "truncated")
+
+
+@pytest.mark.parametrize("line", [0, 1, 4, 7, 8])
+def test_truncated_inside_a_line(tmp_path, lines, line):
+    refused(tmp_path, "".join(lines[:line]) + lines[line][:-9], f"line {line + 1}")
+
+
+def test_a_lost_line_in_the_middle(tmp_path, lines):
+    refused(tmp_path, "".join(lines[:4] + lines[5:]), "line 5.*'trace' line is out of place")
+    refused(tmp_path, "".join(lines[1:]), "line 1.*'step' line is out of place")
+    refused(tmp_path, "".join(lines[:5] + lines[4:]), "line 6.*'end' line is out of place")
+
+
+@pytest.mark.parametrize(
+    "text", ["hello\n", "{}\n", "[1, 2]\n", '"text"\n', "3\n", "null\n", '{"kind": "pie"}\n', '{"kind": []}\n']
+)
+def test_foreign_files(tmp_path, text):
+    refused(tmp_path, text, "line 1: not a dapd trace")
+
+
+def test_foreign_fields(tmp_path, lines):
+    changed = json.loads(lines[1]) | {"colour": "red"}
+    refused(tmp_path, lines[0] + json.dumps(changed) + "\n", "line 2.*colour")
+    short = {k: v for k, v in json.loads(lines[0]).items() if k != "canvas"}
+    refused(tmp_path, json.dumps(short) + "\n", "line 1.*canvas")
+
+
+def test_binary_file(tmp_path):
+    refused(tmp_path, b"\x89PNG\r\n\x1a\n\xff\xfe", "not text")
+
+
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_empty_file(tmp_path, content):
+    refused(tmp_path, content, "no trace|line 1")
+
+
+def test_other_version(tmp_path, lines):
+    other = json.loads(lines[0]) | {"version": 99}
+    refused(tmp_path, json.dumps(other) + "\n", "line 1.*another version")
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(DapdError, match="absent"):
+        read_traces(tmp_path / "absent")
+
+
+def test_a_folder_is_not_a_trace(tmp_path):
+    with pytest.raises(DapdError, match=tmp_path.name):
+        read_traces(tmp_path)
