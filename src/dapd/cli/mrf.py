@@ -1,0 +1,145 @@
+"""`dapd mrf`: the paper's toy experiment, trained and reported."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from dapd.errors import DapdError
+from dapd.mrf.network import Positions, Shape
+from dapd.mrf.recipe import Recipe, Schedule, Variant, replicate
+from dapd.mrf.sweep import SweepOptions, sweep
+from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
+
+app = typer.Typer(help="The toy Markov random field of the paper's section 3.2.", no_args_is_help=True)
+console = Console(highlight=False, soft_wrap=True)
+
+Device = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")]
+
+
+def resolve(device: str) -> str:
+    """`auto` is the GPU where there is one."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def describe(progress: Progress) -> str:
+    left = progress.seconds_left
+    time_left = f"{left / 3600:.1f} h" if left > 5400 else f"{left / 60:.1f} min" if left > 90 else f"{left:.0f} s"
+    return (
+        f"step {progress.step}/{progress.steps}  loss {progress.loss:.4f} (floor {LOSS_FLOOR:.4f}, worst model "
+        f"{progress.worst_loss:.4f})  {progress.steps_per_second:.1f} steps/s  {time_left} left"
+    )
+
+
+@app.command("train")
+def train_command(
+    out: Annotated[Path, typer.Option(help="Run directory; an interrupted run in it goes on.")],
+    models: Annotated[int, typer.Option(help="Models, trained side by side.")] = 30,
+    width: Annotated[int, typer.Option(help="Width of the network.")] = 64,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
+    layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 8,
+    positions: Annotated[Positions, typer.Option(help="What tells positions apart.")] = Positions.ROTARY,
+    gated: Annotated[bool, typer.Option(help="Gates from zero on the residual branches, as in DiT.")] = False,
+    batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 128,
+    steps: Annotated[int, typer.Option(help="Gradient steps.")] = 20_000,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    schedule: Annotated[Schedule, typer.Option(help="The rate after the warm-up.")] = Schedule.COSINE,
+    warmup: Annotated[int, typer.Option(help="Steps over which the rate rises.")] = 500,
+    clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: none.")] = 1.0,
+    ema: Annotated[
+        float, typer.Option(help="Decay of the running mean of the weights; 0: keep the last weights.")
+    ] = 0.999,
+    dropout: Annotated[float, typer.Option(help="Dropout probability.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.")] = 0.01,
+    norm_bias: Annotated[float, typer.Option(help="Initial bias of the layer norms; 1 in RADD's code.")] = 1.0,
+    dataset_size: Annotated[int, typer.Option(help="Sequences in each model's data set; 0: fresh ones.")] = 0,
+    seed: Annotated[int, typer.Option(help="The first model's; the others count up.")] = 0,
+    device: Device = "auto",
+    compile: Annotated[bool, typer.Option(help="Fuse kernels with torch.compile.")] = False,
+    tf32: Annotated[bool, typer.Option(help="Faster, coarser matrix products on a GPU.")] = False,
+    half: Annotated[bool, typer.Option(help="Store the weights in 16 bits.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1000,
+) -> None:
+    """Train a stack of toy models; the defaults are the paper's experiment."""
+    if models < 1:
+        raise DapdError(f"--models is {models}; it must be at least 1")
+    variant = Variant(seed, dataset_size, dropout, weight_decay, norm_bias)
+    recipe = Recipe(
+        Shape(layers, width, heads, gated, positions),
+        batch,
+        steps,
+        rate,
+        schedule,
+        warmup,
+        clip,
+        ema,
+        replicate(variant, models),
+    )
+    execution = Execution(resolve(device), compile, tf32, checkpoint_every, half=half)
+    if execution.device == "cpu":
+        console.print(f"No GPU in use: {models} model(s) on the CPU; the first steps will tell how long it takes.")
+    last = None
+    for last in train(recipe, out, execution):
+        if last.step % max(100, steps // 40) == 0 or last.step < 100 or last.step == steps:
+            console.print(describe(last))
+    console.print(f"{out}: {'finished' if last else 'was finished already'}")
+
+
+@app.command("sweep")
+def sweep_command(
+    out: Annotated[Path, typer.Option(help="Folder for summary.json and the weights that are kept.")],
+    minutes: Annotated[float, typer.Option(help="Stop cleanly after so long.")] = 9.0,
+    steps: Annotated[int, typer.Option(help="Gradient steps of each configuration.")] = 20_000,
+    only: Annotated[str, typer.Option(help="Names of stacks, with commas; all when empty.")] = "",
+    keep: Annotated[str, typer.Option(help="Stacks whose weights are written, with commas.")] = "w64-h4",
+    models: Annotated[int, typer.Option(help="Models per configuration; 0: as planned.")] = 0,
+    device: Device = "auto",
+    compile: Annotated[bool, typer.Option(help="Fuse kernels with torch.compile.")] = True,
+    tf32: Annotated[bool, typer.Option(help="Faster, coarser matrix products on a GPU.")] = True,
+) -> None:
+    """Try the configurations that the paper leaves open, one stack after the other."""
+    names = {key: tuple(n for n in text.split(",") if n) for key, text in {"only": only, "keep": keep}.items()}
+    options = SweepOptions(steps, minutes, names["only"], names["keep"], models)
+    execution = Execution(resolve(device), compile and resolve(device) == "cuda", tf32)
+    for at in sweep(options, out, execution):
+        if at.training is not None and (at.training.step in (5, 100) or at.training.step % max(100, steps // 5) == 0):
+            console.print(f"{at.stack}: {describe(at.training)}  [{at.training.mode}]", markup=False)
+        if at.note:
+            console.print(f"{at.stack}: left out, {at.note}")
+        if at.result is not None and "cells" in at.result:
+            print_cells(at.stack, at.result)
+    console.print(f"{out / 'summary.json'}: written by {shlex.join(['dapd', 'mrf', *sys.argv[1:]])}")
+
+
+def print_cells(stack: str, result: dict[str, object]) -> None:
+    cells = result["cells"]
+    assert isinstance(cells, dict)
+    console.print(f"{stack}: {result['seconds']:.0f} s")
+    for name, cell in cells.items():
+        parts = [f"  {name:24s} valid {cell['valid']:.3f} (worst {cell['valid_worst']:.3f})"]
+        for selection, found in cell["selections"].items():
+            o, first = found["overall"], found["steps"][0]
+            shown = " ".join(f"{o[m]['mean']:.3f}" for m in ("auc", "ratio", "ovr"))
+            parts.append(f"{selection}: {shown} (step 1 OVR {first['ovr']['mean']:.2f})")
+        console.print(" | ".join(parts), markup=False)
+
+
+def main() -> None:
+    """For `python -m dapd.cli.mrf`: a user's mistake is one sentence and exit code 2."""
+    try:
+        app()
+    except DapdError as error:
+        Console(stderr=True, soft_wrap=True).print(f"dapd mrf: {error}", markup=False)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The numbers of a trained stack: convergence, and the paper's measures by step and by layer selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dapd.mrf.data import valid
+from dapd.mrf.metrics import SELECTIONS, Row, average, layer_mean, measure_steps
+from dapd.mrf.network import StackedRADD
+from dapd.mrf.paths import Paths, sample_paths, sample_sequences
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is sampled."""
+
+    n_paths: int = 100
+    """Sampling paths per model that are measured (the paper's number)."""
+    n_samples: int = 1000
+    """Sequences per model whose constraints are checked."""
+    seed: int = 0
+    """Of the orders and the tokens."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The measures of one layer selection."""
+
+    steps: list[Row]
+    overall: Row
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known of a stack."""
+
+    n_models: int
+    valid: float
+    """Step-by-step samples that satisfy all four constraints, mean over the models."""
+    valid_worst: float
+    """Of the worst model."""
+    selections: dict[str, Selected]
+
+
+def measure_selection(paths: Paths, selection: str, row_max: bool = False) -> Selected:
+    steps = measure_steps(layer_mean(paths, selection), paths.masked, row_max)
+    return Selected(steps, average(steps))
+
+
+def usable_selections(n_layers: int) -> list[str]:
+    """The paper's selections that a network of this depth has."""
+    return [name for name in SELECTIONS if name == "all" or int(name.split()[1]) <= n_layers]
+
+
+def evaluate(network: StackedRADD, budget: Budget, paths: Paths | None = None) -> Evaluation:
+    """Sample and measure; `paths` that are already there are used."""
+    by_model = valid(sample_sequences(network, budget.n_samples, budget.seed + 1)).float().mean(1)
+    paths = paths or sample_paths(network, budget.n_paths, budget.seed)
+    selections = {name: measure_selection(paths, name) for name in usable_selections(network.shape.n_layers)}
+    return Evaluation(network.n_models, float(by_model.mean()), float(by_model.min()), selections)

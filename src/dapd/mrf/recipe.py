@@ -1,0 +1,118 @@
+"""How a stack of toy models is trained: what the paper states, and a field for each thing that it leaves open."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dapd.errors import DapdError
+from dapd.mrf.network import Positions, Shape
+
+
+class Schedule(StrEnum):
+    """The learning rate after the warm-up."""
+
+    CONSTANT = "constant"
+    COSINE = "cosine"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What may differ between two models of one stack."""
+
+    seed: int = 0
+    """Draws the initial weights and the data set."""
+    dataset_size: int = 0
+    """Sequences in the model's own data set; 0 draws fresh ones at every step."""
+    dropout: float = 0.0
+    """After attention and after the feed-forward; RADD's presets have 0.02."""
+    weight_decay: float = 0.01
+    """AdamW's; 0.01 is torch's default, 0 RADD's."""
+    norm_bias: float = 1.0
+    """Where the layer norms' bias starts: 1 in RADD's code, 0 everywhere else."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise DapdError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        if self.dataset_size < 0 or self.weight_decay < 0:
+            raise DapdError("dataset_size and weight_decay must not be negative")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training job: what its models share, and one `Variant` for each of them."""
+
+    shape: Shape = field(default_factory=Shape)
+    """The network's."""
+    batch: int = 128
+    """Sequences per step and model."""
+    steps: int = 20_000
+    """Gradient steps (the paper's number)."""
+    rate: float = 1e-3
+    """AdamW's learning rate (the paper's number)."""
+    schedule: Schedule = Schedule.COSINE
+    """After the warm-up: constant, or falling to zero along a cosine."""
+    warmup: int = 500
+    """Steps during which the rate rises from zero."""
+    clip: float = 1.0
+    """Largest norm of one model's gradient; 0 leaves it alone."""
+    ema: float = 0.999
+    """Decay of the running mean of the weights, which is what is kept; 0 keeps the last weights."""
+    variants: tuple[Variant, ...] = (Variant(),)
+    """One per model."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.steps < 1 or not self.variants:
+            raise DapdError("batch, steps and the number of models must be at least 1")
+        if not 0 <= self.ema < 1:
+            raise DapdError(f"ema is {self.ema}; it must be at least 0 and below 1")
+        if self.rate <= 0 or self.warmup < 0 or self.clip < 0:
+            raise DapdError("rate must be above 0; warmup and clip must not be negative")
+
+    @property
+    def n_models(self) -> int:
+        return len(self.variants)
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of step 0, 1, ..."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        if self.schedule is Schedule.CONSTANT:
+            return self.rate
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.rate * 0.5 * (1 + math.cos(math.pi * done))
+
+    def ema_at(self, step: int) -> float:
+        """RADD's ramp: a young mean forgets its random start faster."""
+        return min(self.ema, (1 + step) / (10 + step))
+
+
+def replicate(variant: Variant, n_models: int) -> tuple[Variant, ...]:
+    """The same variant with seeds counted up from its own."""
+    return tuple(dataclasses.replace(variant, seed=variant.seed + m) for m in range(n_models))
+
+
+def to_json(recipe: Recipe) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(recipe)))  # type: ignore[no-any-return]
+
+
+def from_json(values: dict[str, Any]) -> Recipe:
+    """The recipe that `to_json` wrote; an unknown or missing field is an error."""
+    try:
+        expected = {f.name for f in dataclasses.fields(Recipe)}
+        if set(values) != expected:
+            raise TypeError(f"its fields should be {', '.join(sorted(expected))}, not {', '.join(sorted(values))}")
+        variants = tuple(Variant(**variant) for variant in values["variants"])
+        shape = values["shape"]
+        parts = {
+            "shape": Shape(**{**shape, "positions": Positions(shape["positions"])}),
+            "schedule": Schedule(values["schedule"]),
+            "variants": variants,
+        }
+        return Recipe(**{**values, **parts})
+    except (KeyError, TypeError, ValueError) as error:
+        raise DapdError(f"this is not a toy recipe: {error}") from error

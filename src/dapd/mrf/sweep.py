@@ -1,0 +1,188 @@
+"""What the paper leaves open, tried out: several configurations, stacked wherever their shapes allow it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dapd.errors import DapdError
+from dapd.mrf import storage
+from dapd.mrf.evaluate import Budget, evaluate
+from dapd.mrf.network import Positions, Shape, StackedRADD
+from dapd.mrf.recipe import Recipe, Schedule, Variant, replicate, to_json
+from dapd.mrf.train import Execution, Progress, Trainer, run_steps
+
+RADD = Variant()
+PLAIN = Variant(norm_bias=0.0)
+CELLS = {
+    "radd": RADD,
+    "plain": PLAIN,
+    "radd-own": Variant(weight_decay=0.0, dropout=0.02),
+    "dropout": Variant(dropout=0.1),
+    "decay": Variant(weight_decay=0.1),
+    "data-1000": Variant(dataset_size=1000),
+}
+"""Named variants. `radd` has RADD's initial weights and torch's weight decay, `radd-own` RADD's decay and dropout."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Configurations of one shape and schedule, trained as one job."""
+
+    name: str
+    recipe: Recipe
+    """Without its variants."""
+    cells: tuple[str, ...]
+    """Names of `CELLS`."""
+    n_models: int
+    """For each cell."""
+
+    def models_of(self, cell: str) -> slice:
+        first = self.cells.index(cell) * self.n_models
+        return slice(first, first + self.n_models)
+
+    def full_recipe(self, steps: int) -> Recipe:
+        variants = tuple(v for cell in self.cells for v in replicate(CELLS[cell], self.n_models))
+        return replace(self.recipe, variants=variants, steps=steps, warmup=min(self.recipe.warmup, steps // 8))
+
+
+BOTH = ("radd", "plain")
+SMALL, WIDE = Shape(), Shape(width=128, n_heads=8)
+LEARNED, MIXED, SINCOS = Positions.LEARNED, Positions.ROTARY_LEARNED, Positions.SINCOS
+STACKS = (
+    Stack("w64-h4", Recipe(), BOTH, 4),
+    Stack("w64-h4-learned", Recipe(replace(SMALL, positions=LEARNED)), BOTH, 4),
+    Stack("w64-h4-rotary-learned", Recipe(replace(SMALL, positions=MIXED)), BOTH, 4),
+    Stack("w64-h4-sincos", Recipe(replace(SMALL, positions=SINCOS)), BOTH, 4),
+    Stack("w64-h4-dit", Recipe(replace(SMALL, positions=SINCOS, gated=True)), BOTH, 4),
+    Stack("w64-h4-variants", Recipe(), ("radd-own", "dropout", "decay", "data-1000"), 4),
+    Stack("w64-h4-constant", Recipe(schedule=Schedule.CONSTANT, warmup=0), BOTH, 4),
+    Stack(
+        "w64-h4-learned-constant",
+        Recipe(replace(SMALL, positions=LEARNED), schedule=Schedule.CONSTANT, warmup=0),
+        BOTH,
+        4,
+    ),
+    Stack("w64-h1", Recipe(Shape(n_heads=1)), BOTH, 4),
+    Stack("w64-h1-learned", Recipe(Shape(n_heads=1, positions=LEARNED)), BOTH, 4),
+    Stack("w128-h8", Recipe(WIDE), BOTH, 4),
+    Stack("w128-h8-learned", Recipe(replace(WIDE, positions=LEARNED)), BOTH, 4),
+    Stack("w128-h8-rotary-learned", Recipe(replace(WIDE, positions=MIXED)), BOTH, 4),
+    Stack("w128-h8-dit", Recipe(replace(WIDE, positions=SINCOS, gated=True)), BOTH, 4),
+    Stack("w128-h2", Recipe(Shape(width=128, n_heads=2)), BOTH, 4),
+    Stack("w256-h8", Recipe(Shape(width=256, n_heads=8)), BOTH, 3),
+    Stack("w64-h4-batch512", Recipe(batch=512), BOTH, 4),
+    Stack("w64-h4-learned-batch512", Recipe(replace(SMALL, positions=LEARNED), batch=512), BOTH, 4),
+    Stack("w768-h12", Recipe(Shape(width=768, n_heads=12), batch=64, warmup=2500), ("radd-own",), 2),
+)
+"""What does not fit into the time is left out; `only` can deal them out to several processes."""
+
+RESERVE_SECONDS = 10
+"""Kept for evaluating the last stack."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What to sweep and for how long."""
+
+    steps: int = 20_000
+    """Of every configuration."""
+    minutes: float = 9.0
+    """Nothing is started, or gone on with, that would end later."""
+    only: tuple[str, ...] = ()
+    """Names of stacks; all of them when empty."""
+    keep: tuple[str, ...] = ("w64-h4",)
+    """Stacks whose weights are written."""
+    models: int = 0
+    """Models per configuration; 0 leaves each stack its own number."""
+    budget: Budget = dataclasses.field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        names = {stack.name for stack in STACKS}
+        for name in (*self.only, *self.keep):
+            if name not in names:
+                raise DapdError(f"there is no stack {name!r} in the sweep; there are {', '.join(sorted(names))}")
+
+    def stacks(self) -> list[Stack]:
+        chosen = [stack for stack in STACKS if not self.only or stack.name in self.only]
+        return [replace(s, n_models=self.models) if self.models else s for s in chosen]
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """A step of the sweep: training progress, or a finished stack's summary."""
+
+    stack: str
+    training: Progress | None = None
+    note: str = ""
+    result: dict[str, Any] | None = None
+
+
+def sweep(options: SweepOptions, folder: Path, execution: Execution) -> Iterator[SweepProgress]:
+    """Train and evaluate stack after stack; `summary.json` is rewritten after each one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + 60 * options.minutes - RESERVE_SECONDS
+    results: dict[str, Any] = {}
+    torch.set_float32_matmul_precision("high" if execution.tf32 else "highest")
+    for stack in options.stacks():
+        recipe = stack.full_recipe(options.steps)
+        began = time.monotonic()
+        trainer = Trainer(recipe, execution)
+        reached = Progress(0, recipe.steps, float("nan"), float("nan"), 0.0, 0.0, trainer.mode)
+        fits = True
+        for reached in run_steps(trainer):
+            yield SweepProgress(stack.name, training=reached)
+            fits = reached.step < execution.report_every or time.monotonic() + reached.seconds_left < deadline
+            if not fits:
+                break
+        if fits:
+            seconds = time.monotonic() - began
+            result = {"recipe": to_json(recipe), "seconds": seconds, "mode": reached.mode, "loss": reached.loss}
+            result["cells"] = evaluate_cells(stack, trainer, options.budget)
+            if stack.name in options.keep:
+                keep_weights(folder / stack.name, trainer)
+        else:
+            result = {
+                "recipe": to_json(recipe),
+                "skipped": f"{reached.seconds_left:.0f} s of training were left when the time was up",
+            }
+        results[stack.name] = result
+        summary = {
+            "hardware": hardware(execution.device),
+            "execution": dataclasses.asdict(execution),
+            "stacks": results,
+        }
+        storage.write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+        yield SweepProgress(stack.name, note=str(result.get("skipped", "")), result=result)
+        del trainer
+
+
+def evaluate_cells(stack: Stack, trainer: Trainer, budget: Budget) -> dict[str, Any]:
+    """Each configuration with its running mean of the weights and with its last ones."""
+    cells: dict[str, Any] = {}
+    for mean in (True, False):
+        network = StackedRADD(trainer.recipe.n_models, trainer.recipe.shape).to(trainer.rate.device)
+        network.load_state_dict(trainer.weights(mean))
+        for cell in stack.cells:
+            part = network.pick(stack.models_of(cell))
+            cells[f"{cell}{'' if mean else ', last weights'}"] = dataclasses.asdict(evaluate(part, budget))
+    return cells
+
+
+def keep_weights(folder: Path, trainer: Trainer) -> None:
+    folder.mkdir(exist_ok=True)
+    storage.write_atomically(folder / "recipe.json", json.dumps(to_json(trainer.recipe), indent=1) + "\n")
+    storage.save_weights(folder, trainer.weights(mean=trainer.recipe.ema > 0), torch.float16)
+
+
+def hardware(device: str) -> dict[str, str]:
+    """What the numbers were made on."""
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU, one thread per core in use"
+    return {"device": name, "torch": torch.__version__}
