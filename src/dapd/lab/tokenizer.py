@@ -35,6 +35,9 @@ TEMPLATE = (
 )
 """LLaDA's chat format. Like LLaDA's, it always ends with the assistant's header."""
 
+HINT = "See what it can do with: dapd lab prompts"
+"""Follows the list of words that the vocabulary lacks, in every error about them."""
+
 SIGNS = ". , ? ! : ; + - = * / _ # ' \" ( ) [ ]"
 
 _SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
@@ -155,6 +158,7 @@ class LabTokenizer:
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", "attention_mask"],
             "chat_template": TEMPLATE,
+            "unknown_words_hint": HINT,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -164,6 +168,5 @@ def unknown_words(words: Iterable[str]) -> DapdError:
     names = list(dict.fromkeys(repr(word.strip(" ") or word) for word in words))
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     return DapdError(
-        f"the lab model does not know {shown}: its vocabulary is closed, it was trained on a few tasks only. "
-        "See what it can do with: dapd lab prompts"
+        f"the lab model does not know {shown}: its vocabulary is closed, it was trained on a few tasks only. {HINT}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,12 +47,29 @@ class HubTokenizer:
         return self.inner.chat_template is not None
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        return list(self.inner(text, add_special_tokens=special)["input_ids"])
+        try:
+            return list(self.inner(text, add_special_tokens=special)["input_ids"])
+        except Exception as error:  # the tokenizers library raises bare Exceptions
+            words = self._unknown(text)
+            if not words:
+                raise DapdError(f"the tokenizer cannot read the text: {error}") from None
+            shown = ", ".join(map(repr, words[:8])) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+            hint = self.inner.init_kwargs.get("unknown_words_hint", "")
+            raise DapdError(f"the model does not know {shown}: its vocabulary is closed. {hint}".strip()) from None
+
+    def _unknown(self, text: str) -> list[str]:
+        """The words of a text that a closed vocabulary lacks."""
+        known, split = self.inner.get_vocab(), self.inner.backend_tokenizer.pre_tokenizer
+        plain = re.split("|".join(map(re.escape, self.inner.get_added_vocab())) or "$", text)
+        pieces = [piece for part in plain for piece, _ in (split.pre_tokenize_str(part) if split else [(part, None)])]
+        return list(dict.fromkeys(piece.strip() or piece for piece in pieces if piece not in known))
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
         # One text with the mask's own name in it: what is added around a text, and merges across parts, come out right.
         mark = str(self.inner.convert_ids_to_tokens(self.mask_id))
-        ids = self.encode(parts[0] + "".join(mark * n + part for n, part in zip(counts, parts[1:], strict=True)))
+        # The space before a mask belongs to the token that will stand there: tokens carry the space before them.
+        text = "".join(part.removesuffix(" ") + mark * n for part, n in zip(parts, counts, strict=False)) + parts[-1]
+        ids = self.encode(text)
         if ids.count(self.mask_id) != sum(counts):
             raise DapdError(f"the tokenizer does not read its own mask token {mark!r}; give the template as token ids")
         return ids

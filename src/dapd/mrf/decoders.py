@@ -1,0 +1,129 @@
+"""The decoders on the toy: how often all four constraints hold, against how many forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dapd.engine import Options, decode
+from dapd.graph import edge_scores
+from dapd.mrf.adapter import ToyLM
+from dapd.mrf.data import broken_constraints, true_graph
+from dapd.sampling import Sampling
+from dapd.strategies import AttentionNeed, Dapd, EntropyBound, Klass, Observation, Strategy, Threshold, TopK
+
+Family = Literal[
+    "step by step", "top-k", "threshold", "EB", "KLASS", "DAPD Staged", "DAPD Direct", "graph only", "true graph"
+]
+LAST_TWO = (-2, -1)
+ALL = 1.0
+
+
+@dataclass(frozen=True)
+class TrueGraph(Dapd):
+    """DAPD with the edges of the true graph in the place of attention, and no shortcut: the oracle."""
+
+    shortcut: Literal["staged", "direct", "none"] = "none"
+
+    @property
+    def attention(self) -> AttentionNeed | None:
+        return None
+
+    def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
+        edge = true_graph().to(seen.masked.device)[seen.window, seen.window]
+        return edge_scores(edge.float().expand(len(seen.masked), -1, -1), seen.masked)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A decoder and what it is called in the table."""
+
+    family: Family
+    setting: str
+    strategy: Strategy
+
+
+def contenders() -> list[Contender]:
+    """Every decoder of the study, from its cautious settings to its bold ones."""
+    found = [
+        Contender("step by step", "confidence order", TopK()),
+        Contender("step by step", "random order", TopK(order="random")),
+        *(Contender("top-k", f"k = {k}", TopK(k)) for k in (2, 3, 4, 9)),
+        *(Contender("threshold", f"{t:g}", Threshold(t)) for t in (0.95, 0.9, 0.7, 0.5, 0.34, 0.3)),
+        *(Contender("EB", f"gamma = {g:g}", EntropyBound(g)) for g in (0.01, 0.1, 0.5, 1.2, 2.3, 3.5)),
+        *(Contender("KLASS", f"{c:g}, KL {kl:g}", Klass(c, kl)) for c, kl in ((0.9, 0.01), (0.6, 0.015), (0.3, 0.05))),
+    ]
+    for layers, where in ((LAST_TWO, "last 2"), (ALL, "all layers")):
+        for tau in (0.05, 0.15, 0.3, 0.5, 0.7, 0.9):
+            base = Dapd(min(0.01, tau), tau, layers=layers)
+            found.append(Contender("DAPD Staged", f"tau {tau:g}, {where}", base))
+            found.append(Contender("DAPD Direct", f"tau {tau:g}, {where}", replace(base, shortcut="direct")))
+    return found + orders()
+
+
+def orders() -> list[Contender]:
+    """The graph alone, at one threshold for all steps: scanned by degree times confidence, or by confidence."""
+    found = []
+    for order in ("degree", "confidence"):
+        by = f"{order} order"
+        for tau in (0.15, 0.3, 0.5, 0.7):
+            plain = Dapd(tau, tau, shortcut="none", order=order, layers=LAST_TWO)
+            found.append(Contender("graph only", f"tau {tau:g}, last 2, {by}", plain))
+        found.append(Contender("true graph", by, TrueGraph(order=order)))
+    return found
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What came of one decoder."""
+
+    family: str
+    setting: str
+    n_samples: int
+    valid: float
+    """Samples in which all four constraints hold."""
+    constraints: float
+    """Constraints that hold, of all."""
+    forwards: float
+    """Mean forward passes per sample."""
+    ties: float
+    """Mean number of the twelve true edges whose two ends were committed in the same pass."""
+
+
+@torch.no_grad()
+def decode_with(model: ToyLM, contender: Contender, n_rows: int, seed: int = 0) -> Decoded:
+    """`n_rows` samples of every model, at temperature 1, each row with its own seed."""
+    edge = true_graph().to(model.device)
+    canvas = model.blank(n_rows)
+    forwards = torch.zeros(canvas.batch, device=model.device)
+    ties = torch.zeros_like(forwards)
+    options = Options(sampling=Sampling(temperature=1.0), seed=seed)
+    for step in decode(model, canvas, contender.strategy, options):
+        forwards += step.active
+        ties += edges_within(step.commit, edge)
+        canvas = step.canvas
+    broken = broken_constraints(canvas.tokens)
+    return Decoded(
+        contender.family,
+        contender.setting,
+        canvas.batch,
+        valid=float((broken == 0).float().mean()),
+        constraints=float(1 - broken.float().mean() / 4),
+        forwards=float(forwards.mean()),
+        ties=float(ties.mean()),
+    )
+
+
+def edges_within(chosen: Bool[Tensor, "b n"], edge: Bool[Tensor, "n n"]) -> Int[Tensor, " b"]:
+    """How many edges have both ends among the chosen."""
+    return (chosen[:, :, None] & chosen[:, None, :] & edge).sum((1, 2)) // 2
+
+
+def decode_all(model: ToyLM, n_rows: int, seed: int = 0) -> Iterator[Decoded]:
+    for contender in contenders():
+        yield decode_with(model, contender, n_rows, seed)
