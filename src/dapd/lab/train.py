@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dapd.errors import DapdError
 from dapd.lab.checkpoint import export, network_config
 from dapd.lab.data import PoolMaker, Rows, held_out
-from dapd.lab.loss import add_noise, weighted_loss
+from dapd.lab.loss import Noisy, add_noise, weighted_loss
 from dapd.lab.settings import TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.transformer import RMSNorm, Transformer
@@ -29,6 +29,9 @@ STATE, LOG, RECORD = "state.pt", "training.jsonl", "training.json"
 
 PROBE_ROWS = 40
 """Held-out rows a task for the loss that is logged on the way."""
+
+SYNC_EVERY = 8
+"""Steps after which the clock waits for the GPU, which would otherwise lag behind the time that is counted."""
 
 FINAL_LR = 0.02
 """Learning rate at the end, as a part of the highest."""
@@ -128,6 +131,42 @@ def _batch_size(size: float) -> int:
     return math.ceil(size) if size < 8 else round(size / 8) * 8
 
 
+def backward(network: Transformer, batch: list[Noisy]) -> Tensor:
+    """Add the gradients of a batch; the loss comes back."""
+    total = torch.zeros((), device=network.device)
+    for noisy in batch:
+        loss = weighted_loss(network, noisy).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return total
+
+
+class Replay:
+    """Forward and backward of a batch of fixed shapes as one CUDA graph."""
+
+    def __init__(self, network: Transformer, batch: list[Noisy]) -> None:
+        self.batch = [Noisy(*(tensor.clone() for tensor in vars(noisy).values())) for noisy in batch]
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                network.zero_grad(set_to_none=True)
+                backward(network, self.batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        # The gradients must be made inside of the graph: it adds to where it found them.
+        network.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = backward(network, self.batch)
+
+    def __call__(self, batch: list[Noisy]) -> Tensor:
+        for mine, noisy in zip(self.batch, batch, strict=True):
+            for own, new in zip(vars(mine).values(), vars(noisy).values(), strict=True):
+                own.copy_(new)
+        self.graph.replay()
+        return self.loss.clone()
+
+
 class Trainer:
     """One training run in a folder of its own."""
 
@@ -147,6 +186,9 @@ class Trainer:
         self.batches = Batches(maker.sample(), settings.tokens, self.device)
         if settings.compile:
             self._compile()
+        self.replay: Replay | None = None
+        if settings.capture and self.device.type == "cuda":
+            self._capture()
         self.batches.fill(maker.result())
         setup = time.monotonic() - started
         self.budget = max(1.0, 60 * settings.minutes - settings.reserve - setup) if settings.minutes else math.inf
@@ -184,9 +226,24 @@ class Trainer:
             self.note(event="not compiled", reason=f"{type(error).__name__}: {error}"[:300])
         self.state.optimizer.zero_grad(set_to_none=True)
 
+    def _capture(self) -> None:
+        """Record forward and backward of a step; every step has the same shapes."""
+        try:
+            self.replay = Replay(self.state.network, self._noisy(list(self.batches.draw(self._generator(0))), 0))
+            self.note(event="captured")
+        except RuntimeError as error:
+            self.note(event="not captured", reason=str(error)[:300])
+
     def _generator(self, step: int) -> torch.Generator:
         """Randomness of one step: it depends on the seed and the step alone, so a resumed run repeats nothing."""
         return torch.Generator(self.device).manual_seed(self.settings.seed * 1_000_003 + step)
+
+    def _noisy(self, batch: list[Rows], step: int) -> list[Noisy]:
+        """A batch with its masks; weights are divided by what the rows of the whole batch weigh together."""
+        generator = self._generator(step)
+        unit = torch.stack([rows.answer.float().sqrt().sum() for rows in batch]).sum()
+        masked = [add_noise(rows, self.tokenizer.mask_id, self.settings.full_masked, generator) for rows in batch]
+        return [dataclasses.replace(noisy, weight=noisy.weight / unit) for noisy in masked]
 
     def _loss_of(self, rows: Rows, generator: torch.Generator) -> Float[Tensor, " b"]:
         noisy = add_noise(rows, self.tokenizer.mask_id, self.settings.full_masked, generator)
@@ -202,6 +259,8 @@ class Trainer:
         mark, marked_step = began, first
         while self.progress < 1:
             loss = self.step()
+            if self.device.type == "cuda" and self.state.step % SYNC_EVERY == 0:
+                torch.cuda.synchronize()
             self.state.seconds = before + time.monotonic() - began
             done = self.state.step
             if done % self.settings.log_every == 0:
@@ -221,20 +280,20 @@ class Trainer:
 
     def step(self) -> Tensor:
         """One update of the weights and of their average."""
-        state, generator = self.state, self._generator(self.state.step)
+        state = self.state
         for group in state.optimizer.param_groups:
             group["lr"] = rate_at(self.settings, state.step, self.progress)
-        batch = list(self.batches.draw(generator))
-        unit = torch.stack([rows.answer.float().sqrt().sum() for rows in batch]).sum()
-        total = torch.zeros((), device=self.device)
-        for rows in batch:
-            loss = self._loss_of(rows, generator).sum() / unit
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+        # Draws of rows and of masks have streams of their own: odd and even seeds.
+        rows = list(self.batches.draw(self._generator(2 * state.step + 1)))
+        batch = self._noisy(rows, 2 * state.step)
+        if self.replay is not None:
+            total = self.replay(batch)
+        else:
+            state.optimizer.zero_grad(set_to_none=True)
+            total = backward(state.network, batch)
         parameters = list(state.network.parameters())
         nn.utils.clip_grad_norm_(parameters, self.settings.clip)
         state.optimizer.step()
-        state.optimizer.zero_grad(set_to_none=True)
         state.step += 1
         decay = min(self.settings.ema, (1 + state.step) / (10 + state.step))
         with torch.no_grad():
