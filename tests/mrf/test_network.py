@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from dapd.errors import DapdError
 from dapd.mrf.data import LENGTH, MASK_ID, draw_sequences
-from dapd.mrf.network import Positions, Shape, StackedRADD, initialise, transformer_block
+from dapd.mrf.network import Positions, Shape, StackedRADD, initialise, mix_short, transformer_block
 
 
 def tokens_for(n_models: int, batch: int = 5) -> torch.Tensor:
@@ -130,3 +130,14 @@ def test_absolute_positions_tell_masked_positions_apart(positions):
         logits = network(torch.full((2, 1, LENGTH), MASK_ID)).logits
     assert not torch.allclose(logits[:, :, 0], logits[:, :, 1])
     assert torch.equal(logits, network(torch.full((2, 3, LENGTH), MASK_ID)).logits[:, :1])
+
+
+def test_attention_for_a_compiler_is_the_librarys():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(5, 2, 9, 8, generator=generator, requires_grad=True) for _ in range(3))
+    ours = mix_short(q, k, v)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(ours, theirs)
+    weight = torch.randn(ours.shape, generator=generator)
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (ours, theirs)), strict=True):
+        torch.testing.assert_close(a, b)

@@ -10,7 +10,7 @@ from dapd.errors import DapdError
 from dapd.mrf import storage
 from dapd.mrf.data import MASK_ID, draw_sequences
 from dapd.mrf.network import Positions, Shape
-from dapd.mrf.recipe import Recipe, Schedule, Variant, from_json, replicate, to_json
+from dapd.mrf.recipe import Recipe, Schedule, Variant, chosen, from_json, replicate, to_json
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Trainer, masked_loss, run_steps, train
 
@@ -204,3 +204,12 @@ def test_training_from_the_command_line(tmp_path):
     assert storage.load_run(tmp_path / "run").recipe.steps == 10
     again = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), "--device", "cpu", *flags[:-1], "11"])
     assert isinstance(again.exception, DapdError)
+
+
+def test_the_defaults_of_the_command_are_the_reported_recipe(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("dapd.cli.mrf.train", lambda recipe, *_: seen.append(recipe) or iter(()))
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert seen == [chosen()]
+    assert storage.load_run(storage.SHIPPED).recipe == chosen(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,11 @@ import typer
 from rich.console import Console
 
 from dapd.errors import DapdError
+from dapd.mrf import report as reports
+from dapd.mrf.evaluate import Budget
 from dapd.mrf.network import Positions, Shape
 from dapd.mrf.recipe import Recipe, Schedule, Variant, replicate
+from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
 
@@ -51,15 +55,15 @@ def train_command(
     batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 128,
     steps: Annotated[int, typer.Option(help="Gradient steps.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    schedule: Annotated[Schedule, typer.Option(help="The rate after the warm-up.")] = Schedule.COSINE,
-    warmup: Annotated[int, typer.Option(help="Steps over which the rate rises.")] = 500,
+    schedule: Annotated[Schedule, typer.Option(help="The rate after the warm-up.")] = Schedule.CONSTANT,
+    warmup: Annotated[int, typer.Option(help="Steps over which the rate rises.")] = 0,
     clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: none.")] = 1.0,
     ema: Annotated[
         float, typer.Option(help="Decay of the running mean of the weights; 0: keep the last weights.")
     ] = 0.999,
     dropout: Annotated[float, typer.Option(help="Dropout probability.")] = 0.0,
     weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.")] = 0.01,
-    norm_bias: Annotated[float, typer.Option(help="Initial bias of the layer norms; 1 in RADD's code.")] = 1.0,
+    norm_bias: Annotated[float, typer.Option(help="Initial bias of the layer norms; 1 in RADD's code.")] = 0.0,
     dataset_size: Annotated[int, typer.Option(help="Sequences in each model's data set; 0: fresh ones.")] = 0,
     seed: Annotated[int, typer.Option(help="The first model's; the others count up.")] = 0,
     device: Device = "auto",
@@ -71,24 +75,18 @@ def train_command(
     """Train a stack of toy models; the defaults are the paper's experiment."""
     if models < 1:
         raise DapdError(f"--models is {models}; it must be at least 1")
-    variant = Variant(seed, dataset_size, dropout, weight_decay, norm_bias)
-    recipe = Recipe(
-        Shape(layers, width, heads, gated, positions),
-        batch,
-        steps,
-        rate,
-        schedule,
-        warmup,
-        clip,
-        ema,
-        replicate(variant, models),
-    )
-    execution = Execution(resolve(device), compile, tf32, checkpoint_every, half=half)
+    variants = replicate(Variant(seed, dataset_size, dropout, weight_decay, norm_bias), models)
+    shape = Shape(layers, width, heads, gated, positions)
+    recipe = Recipe(shape, batch, steps, rate, schedule, warmup, clip, ema, variants)
+    train_and_tell(recipe, out, Execution(resolve(device), compile, tf32, checkpoint_every, half=half))
+
+
+def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
     if execution.device == "cpu":
-        console.print(f"No GPU in use: {models} model(s) on the CPU; the first steps will tell how long it takes.")
+        console.print(f"No GPU in use: {recipe.n_models} model(s) on the CPU; the first steps tell how long it takes.")
     last = None
     for last in train(recipe, out, execution):
-        if last.step % max(100, steps // 40) == 0 or last.step < 100 or last.step == steps:
+        if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:
             console.print(describe(last))
     console.print(f"{out}: {'finished' if last else 'was finished already'}")
 
@@ -117,6 +115,33 @@ def sweep_command(
         if at.result is not None and "cells" in at.result:
             print_cells(at.stack, at.result)
     console.print(f"{out / 'summary.json'}: written by {shlex.join(['dapd', 'mrf', *sys.argv[1:]])}")
+
+
+@app.command("report")
+def report_command(
+    run: Annotated[Path | None, typer.Argument(help="Run directory; the model that comes with the package.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds on a CPU: fewer paths, samples and settings.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for results.json, report.md and the figures.")] = None,
+    paths: Annotated[int, typer.Option(help="Sampling paths per model.")] = 100,
+    samples: Annotated[int, typer.Option(help="Samples of each decoder, over all models.")] = 1500,
+    seed: Annotated[int, typer.Option(help="Of the orders and the tokens.")] = 0,
+    device: Device = "auto",
+) -> None:
+    """The paper's three tables beside its numbers, and the decoders against the true graph."""
+    if paths < 2 or samples < 1:
+        raise DapdError(f"--paths is {paths} and --samples {samples}; they must be at least 2 and 1")
+    command = shlex.join(["dapd", *sys.argv[1:]])
+    options = reports.ReportOptions(Budget(n_paths=paths, seed=seed), samples, command=command)
+    if quick:
+        options = replace(reports.QUICK_OPTIONS, command=command)
+    found = reports.build(load_run(run or SHIPPED, device=resolve(device)), options, tell=console.print)
+    console.print(found.to_markdown(), markup=False)
+    console.print(f"{found.seconds:.0f} s")
+    if out is not None:
+        for path in reports.write(found, out):
+            console.print(f"wrote {path}")
 
 
 def print_cells(stack: str, result: dict[str, object]) -> None:

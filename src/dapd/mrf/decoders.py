@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +19,18 @@ from dapd.strategies import AttentionNeed, Dapd, EntropyBound, Klass, Observatio
 Family = Literal[
     "step by step", "top-k", "threshold", "EB", "KLASS", "DAPD Staged", "DAPD Direct", "graph only", "true graph"
 ]
+QUICK = {
+    ("step by step", "random order"),
+    ("top-k", "k = 3"),
+    ("threshold", "0.9"),
+    ("EB", "gamma = 0.1"),
+    ("KLASS", "0.9, KL 0.01"),
+    ("DAPD Staged", "tau 0.3, last 2"),
+    ("DAPD Direct", "tau 0.3, last 2"),
+    ("true graph", "degree order"),
+    ("true graph", "confidence order"),
+}
+"""What a quick report runs."""
 LAST_TWO = (-2, -1)
 ALL = 1.0
 
@@ -122,8 +133,3 @@ def decode_with(model: ToyLM, contender: Contender, n_rows: int, seed: int = 0) 
 def edges_within(chosen: Bool[Tensor, "b n"], edge: Bool[Tensor, "n n"]) -> Int[Tensor, " b"]:
     """How many edges have both ends among the chosen."""
     return (chosen[:, :, None] & chosen[:, None, :] & edge).sum((1, 2)) // 2
-
-
-def decode_all(model: ToyLM, n_rows: int, seed: int = 0) -> Iterator[Decoded]:
-    for contender in contenders():
-        yield decode_with(model, contender, n_rows, seed)

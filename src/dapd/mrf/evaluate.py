@@ -39,6 +39,7 @@ class Evaluation:
     """Step-by-step samples that satisfy all four constraints, mean over the models."""
     valid_worst: float
     """Of the worst model."""
+    valid_by_model: list[float]
     selections: dict[str, Selected]
 
 
@@ -57,4 +58,4 @@ def evaluate(network: StackedRADD, budget: Budget, paths: Paths | None = None) -
     by_model = valid(sample_sequences(network, budget.n_samples, budget.seed + 1)).float().mean(1)
     paths = paths or sample_paths(network, budget.n_paths, budget.seed)
     selections = {name: measure_selection(paths, name) for name in usable_selections(network.shape.n_layers)}
-    return Evaluation(network.n_models, float(by_model.mean()), float(by_model.min()), selections)
+    return Evaluation(network.n_models, float(by_model.mean()), float(by_model.min()), by_model.tolist(), selections)

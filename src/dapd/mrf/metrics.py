@@ -52,7 +52,7 @@ def auc(
 ) -> Float[Tensor, "*b"]:
     """How often an edge scores above a non-edge, ties by half; nan where one of the two kinds is missing."""
     flat, kind, counted = scores.flatten(-2), edge.flatten(), pairs.flatten(-2)
-    kept = counted.flatten(0, -2).any(0)
+    kept = counted.reshape(-1, counted.shape[-1]).any(0)
     flat, kind, counted = flat[..., kept], kind[kept], counted[..., kept]
     above, below = flat[..., kind, None], flat[..., None, ~kind]
     weight = (counted[..., kind, None] & counted[..., None, ~kind]).expand(*above.shape[:-2], -1, -1)

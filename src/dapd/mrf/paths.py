@@ -15,6 +15,9 @@ from dapd.mrf.network import Prediction, StackedRADD
 N_STEPS = 7
 """Steps that are measured: after the seventh only one pair of masked nodes is left."""
 
+PART_ROWS = 1024
+"""Sequences per forward pass on a CPU."""
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -36,6 +39,14 @@ class Visit:
     after: Int[Tensor, "models paths n"]
 
 
+def predict_in_parts(network: StackedRADD, tokens: Int[Tensor, "models paths n"], attention: bool) -> Prediction:
+    """A CPU spends more on fresh memory than on arithmetic when tensors outgrow its cache, so it gets parts."""
+    n_parts = -(-tokens[..., 0].numel() // PART_ROWS) if tokens.device.type == "cpu" else 1
+    parts = [network(part, attention=attention) for part in tokens.chunk(n_parts, dim=1)]
+    seen = [part.attention for part in parts if part.attention is not None]
+    return Prediction(torch.cat([part.logits for part in parts], 1), torch.cat(seen, 1) if seen else None)
+
+
 @torch.no_grad()
 def walk(network: StackedRADD, n_paths: int, seed: int, n_with_attention: int) -> Iterator[Visit]:
     """All nine steps of `n_paths` sequences per model; the first `n_with_attention` steps come with attention."""
@@ -44,7 +55,7 @@ def walk(network: StackedRADD, n_paths: int, seed: int, n_with_attention: int) -
     orders = torch.rand(n_paths, LENGTH, generator=generator).argsort(-1).to(device)
     tokens = torch.full((network.n_models, n_paths, LENGTH), MASK_ID, device=device)
     for step in range(LENGTH):
-        prediction = network(tokens, attention=step < n_with_attention)
+        prediction = predict_in_parts(network, tokens, step < n_with_attention)
         uniform = torch.rand(prediction.logits.shape, generator=generator, dtype=torch.float64).to(device)
         sampled = (prediction.logits.double().log_softmax(-1) - (-uniform.log()).log()).argmax(-1)
         masked = tokens[0] == MASK_ID

@@ -96,6 +96,12 @@ def replicate(variant: Variant, n_models: int) -> tuple[Variant, ...]:
     return tuple(dataclasses.replace(variant, seed=variant.seed + m) for m in range(n_models))
 
 
+def chosen(n_models: int = 30, steps: int = 20_000) -> Recipe:
+    """What docs/toy.md reports on: a constant rate, no warm-up, layer norms that start without bias."""
+    variants = replicate(Variant(norm_bias=0.0), n_models)
+    return Recipe(steps=steps, schedule=Schedule.CONSTANT, warmup=0, variants=variants)
+
+
 def to_json(recipe: Recipe) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(recipe)))  # type: ignore[no-any-return]
 

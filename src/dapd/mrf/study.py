@@ -1,4 +1,4 @@
-"""What the paper leaves open about the scores: the decoder's normalisation, its threshold, single heads."""
+"""What the paper leaves open about the scores: pooled models, the decoder's normalisation and threshold, heads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dapd.graph import edge_scores, normalise
 from dapd.mrf.data import true_graph
-from dapd.mrf.evaluate import Selected, measure_selection
-from dapd.mrf.metrics import auc, layer_mean
+from dapd.mrf.evaluate import Selected, measure_selection, usable_selections
+from dapd.mrf.metrics import auc, average, layer_mean, measure_steps
 from dapd.mrf.paths import Paths
 
 TAUS = (0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.9)
@@ -46,18 +46,30 @@ class Heads:
 class ScoreStudy:
     """The rows beside the paper's tables."""
 
+    pooled: dict[str, Selected]
+    """Selections with the attention of all models averaged before anything is ranked: one graph instead of many."""
     row_max: dict[str, Selected]
     """Selections with scores as the decoder compares them."""
     cuts: dict[str, list[Cut]]
     heads: Heads
+    auc_by_model: dict[str, list[float]]
+    """Of raw scores; the mean over paths of the mean over steps."""
 
 
 def study_scores(paths: Paths, selections: tuple[str, ...] = ("last 2", "all")) -> ScoreStudy:
     return ScoreStudy(
+        {name: pool_models(paths, name) for name in usable_selections(paths.attention.shape[3])},
         {name: measure_selection(paths, name, row_max=True) for name in selections},
         {name: cut_scores(paths, name) for name in selections},
         study_heads(paths),
+        {name: auc_by_model(paths, name) for name in selections},
     )
+
+
+def pool_models(paths: Paths, selection: str) -> Selected:
+    """All models decode in the same orders, so that their attention can be averaged path by path."""
+    steps = measure_steps(layer_mean(paths, selection).mean(0, keepdim=True), paths.masked)
+    return Selected(steps, average(steps))
 
 
 def pair_scores(paths: Paths, selection: str, row_max: bool) -> tuple[Float[Tensor, " e"], Float[Tensor, " f"]]:
@@ -89,6 +101,12 @@ def study_heads(paths: Paths) -> Heads:
         best_layers=layers.tolist(),
         by_layer=by_head.mean((0, 2)).tolist(),
     )
+
+
+def auc_by_model(paths: Paths, selection: str) -> list[float]:
+    mean = layer_mean(paths, selection)[:, :, :, None, None]
+    pooled = Paths(paths.masked, mean, paths.confidence, paths.sequences)
+    return head_aucs(pooled).nanmean(1).flatten().tolist()
 
 
 def head_aucs(paths: Paths) -> Float[Tensor, "models paths layers heads"]:
