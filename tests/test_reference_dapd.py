@@ -81,9 +81,8 @@ def test_each_norm_and_each_direction_says_something_else():
     assert len(set(by_direction)) == 3
 
 
-@pytest.mark.parametrize("block_length", [8, 16])
+@pytest.mark.parametrize(("block_length", "confident"), [(8, 0.6), (16, 0.9)])
 @pytest.mark.parametrize("late_rule", ["union", "switch", "filter"])
-@pytest.mark.parametrize("confident", [0.6, 0.9])
 def test_late_rules(late_rule, confident, block_length):
     rule = dapd.Rule(**WIDE, late_rule=late_rule, confident=confident)
     results = compare(rule, block_length=block_length)

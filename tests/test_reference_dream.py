@@ -73,9 +73,19 @@ def test_without_steps_there_are_as_many_as_tokens():
     assert one(model, PROMPTS[0], N, DreamSchedule()).steps == theirs.steps
 
 
+@pytest.mark.parametrize("reuse", ["prefix", "dual"])
+@pytest.mark.parametrize(("steps", "block_length"), [(16, 8), (16, 4), (6, 16)])
+def test_the_schedule_with_a_cache(reuse, steps, block_length):
+    for seed, prompt in enumerate(PROMPTS):
+        model = build("dream", seed)
+        theirs = dream.decode_cached(Sequence(model), prompt, N, steps=steps, block_length=block_length, reuse=reuse)
+        ours = one(model, prompt, N, DreamSchedule(steps=steps), Options(block_length=block_length, reuse=reuse))
+        assert ours.steps == theirs.steps
+        assert ours.nfe == steps
+
+
 @pytest.mark.parametrize("alg", list(ORDERS))
-@pytest.mark.parametrize("top_p", [0.5, 0.9])
-@pytest.mark.parametrize("top_k", [None, 3])
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.5, None), (0.9, 3)])
 def test_top_p_and_top_k_at_temperature_0(alg, top_p, top_k):
     changes = set()
     for seed in range(3):

@@ -58,7 +58,7 @@ class Options:
     seed: int | tuple[int, ...] = 0
     """Seed of the draws: row i uses seed + i, or the i-th of a tuple."""
     record_edges: bool = False
-    """Keep the dependency graph of every step in the step."""
+    """Keep the dependency graph of every step in the step; traces also get the confidence of what stayed masked."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reuse", Reuse(self.reuse))
@@ -115,6 +115,7 @@ class _Run:
         self.per_block = self.masks_per_block(canvas)
         self.left: list[list[int]] = self.per_block.long().tolist()
         self.generators = self._generators()
+        self.first = self._first_columns()
         self._check_arguments()
 
     def steps(self) -> Iterator[Step]:
@@ -161,11 +162,15 @@ class _Run:
         span = self.options.reuse.span(self.block, canvas.length, fresh=fresh)
         capture = self.needs.capture(self.model, span, window, canvas.length)
         prediction = self.model(canvas.tokens, span, window, valid=self.valid, cache=self.cache, capture=capture)
-        if capture is None or prediction.attention is None:
+        back = self.needs.back(self.model)
+        if capture is None or prediction.attention is None or not back:
             return prediction
-        lacking = (window.stop - window.start) - prediction.attention.shape[1]
-        first = prediction.attention[:, :1].expand(-1, lacking, -1)
-        return dataclasses.replace(prediction, attention=torch.cat((first, prediction.attention), 1))
+        # Each row's own predictor; the first column of a row, with nothing to its left, stands for itself.
+        column = torch.arange(window.start, window.stop, device=canvas.tokens.device) - back
+        first = canvas.padding.clamp(capture.queries.start, capture.queries.stop - 1)
+        row = torch.maximum(column[None], first[:, None]) - capture.queries.start
+        rows = row[..., None].expand(-1, -1, prediction.attention.shape[-1])
+        return dataclasses.replace(prediction, attention=prediction.attention.gather(1, rows))
 
     def observe(self, prediction: Prediction, window: slice, number: int) -> Observation:
         """Tokens, confidences and progress at the window's positions."""
@@ -262,12 +267,17 @@ class _Run:
         return canvas.masked.float() @ self.membership
 
     def draw(self, shape: tuple[int, ...], number: int) -> Float[Tensor, "batch ..."]:
-        """Uniform(0, 1) numbers; a row that sits out draws nothing, so that it is the same alone and in a batch."""
-        device = self.canvas.tokens.device
+        """Uniform(0, 1) numbers for the window's columns.
+
+        A row draws for the columns it would have alone, and nothing while it sits out: neighbours change nothing.
+        """
+        device, window = self.canvas.tokens.device, self.window()
         out = torch.full((self.canvas.batch, *shape), 0.5, dtype=torch.float64, device=device)
         for row, generator in enumerate(self.generators):
             if self.left[row][number]:
-                out[row] = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+                own = max(window.start, self.first[row]) - window.start
+                size = (shape[0] - own, *shape[1:])
+                out[row, own:] = torch.rand(size, generator=generator, dtype=torch.float64, device=device)
         return out.clamp_min(torch.finfo(torch.float64).tiny)
 
     def _generators(self) -> list[torch.Generator]:
@@ -276,6 +286,14 @@ class _Run:
         if len(seeds) != batch:
             raise DapdError(f"{len(seeds)} seeds for {batch} rows; give one number, or one per row")
         return [torch.Generator(self.canvas.tokens.device).manual_seed(s) for s in seeds]
+
+    def _first_columns(self) -> list[int]:
+        """Where each row's window would begin if it were decoded alone."""
+        canvas = self.canvas
+        if self.needs.sees == "canvas":
+            return [int(pad) for pad in canvas.padding.tolist()]
+        slots = canvas.slots.int().argmax(-1)
+        return [int(i) for i in (slots if canvas.n_new is None else slots.clamp_max(canvas.start)).tolist()]
 
     def _check_arguments(self) -> None:
         model, canvas, n_blocks = self.model, self.canvas, len(self.blocks)
@@ -314,13 +332,16 @@ class Needs:
             max_idle=getattr(strategy, "max_idle", 0),
         )
 
+    def back(self, model: MaskedLM) -> int:
+        """How far to the left of a column the query lies that stands for it."""
+        return model.lookback if self.attention is not None and self.attention.rows == "predictor" else 0
+
     def capture(self, model: MaskedLM, span: slice, window: slice, length: int) -> Capture | None:
-        """The attention to capture; where the first column has no predictor, the engine repeats the next row."""
+        """The attention to capture; for predictors from further left, as far as that is computed."""
         need = self.attention
         if need is None:
             return None
-        back = model.lookback if need.rows == "predictor" else 0
-        queries = slice(max(window.start - back, span.start), window.stop - back)
+        queries = slice(max(window.start - self.back(model), span.start), window.stop)
         keys = window if need.keys == "window" else slice(0, length)
         return Capture(need.resolve(model.n_layers), queries, keys)
 
@@ -338,5 +359,6 @@ def _keep(active: Bool[Tensor, " batch"], new: Any, old: Any) -> Any:
     if isinstance(new, dict):
         return {key: _keep(active, value, old.get(key)) for key, value in new.items()}
     if isinstance(new, list | tuple) and len(new) == len(old):
-        return type(new)(_keep(active, a, b) for a, b in zip(new, old, strict=True))
+        kept = [_keep(active, a, b) for a, b in zip(new, old, strict=True)]
+        return type(new)(*kept) if hasattr(new, "_fields") else type(new)(kept)
     return new

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.errors import DapdError
@@ -61,19 +61,18 @@ def choose(
     dtype: torch.dtype,
 ) -> Choice:
     """A token and its confidence at each position; `uniform` are the draws that temperature needs."""
+    lowest, heat = torch.finfo(logits.dtype).min, sampling.temperature
     logits = _without(logits, banned)
-    scaled = logits / sampling.temperature if sampling.temperature > 0 else logits
-    kept = _nucleus(scaled, sampling.top_p, sampling.top_k)
-    if uniform is None:
-        token = kept.argmax(-1)
-    else:
-        token = (kept.double() - torch.log(-torch.log(uniform))).argmax(-1)
-    if sampling.top_p is None and sampling.top_k is None and not sampling.tempered_confidence:
-        kept = logits
-    elif not sampling.tempered_confidence:
-        kept = _nucleus_like(logits, kept)
-    judged = _without(kept, deferred).to(dtype)
+    scaled = logits / heat if heat > 0 else logits
+    dropped = _outside_nucleus(scaled, sampling.top_p, sampling.top_k)
+    if dropped is not None:
+        logits, scaled = logits.masked_fill(dropped, lowest), scaled.masked_fill(dropped, lowest)
+    noisy = logits if uniform is None else logits.double() - heat * torch.log(-torch.log(uniform))
+    token = noisy.argmax(-1)
+    judged = _without(scaled if sampling.tempered_confidence else logits, deferred).to(dtype)
     confidence = judged.softmax(-1).gather(-1, token[..., None]).squeeze(-1)
+    for late in deferred:
+        confidence = torch.where(token == late, 0, confidence)
     return Choice(token, confidence, judged)
 
 
@@ -85,21 +84,18 @@ def _without(logits: Float[Tensor, "*b v"], ids: Sequence[int]) -> Float[Tensor,
     return logits.index_fill(-1, index, torch.finfo(logits.dtype).min)
 
 
-def _nucleus(logits: Float[Tensor, "*b v"], top_p: float | None, top_k: int | None) -> Float[Tensor, "*b v"]:
-    """Everything outside of the most likely tokens at the lowest finite value: top_p first, then top_k, as in Dream."""
-    lowest = torch.finfo(logits.dtype).min
+def _outside_nucleus(
+    logits: Float[Tensor, "*b v"], top_p: float | None, top_k: int | None
+) -> Bool[Tensor, "*b v"] | None:
+    """Tokens that are not among the most likely ones: by top_p first, then by top_k, as in Dream. None: all are."""
+    dropped = None
     if top_p is not None and top_p < 1:
         ordered, order = logits.sort(descending=True, dim=-1)
         before = ordered.softmax(-1).cumsum(-1).roll(1, -1)
         before[..., 0] = 0
-        drop = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before > top_p)
-        logits = logits.masked_fill(drop, lowest)
+        dropped = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before > top_p)
+        logits = logits.masked_fill(dropped, torch.finfo(logits.dtype).min)
     if top_k is not None and top_k < logits.shape[-1]:
-        logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], lowest)
-    return logits
-
-
-def _nucleus_like(logits: Float[Tensor, "*b v"], kept: Float[Tensor, "*b v"]) -> Float[Tensor, "*b v"]:
-    """`logits` restricted to the tokens that `kept` keeps."""
-    lowest = torch.finfo(logits.dtype).min
-    return logits.masked_fill(kept == torch.finfo(kept.dtype).min, lowest)
+        rare = logits < logits.topk(top_k, -1).values[..., -1:]
+        dropped = rare if dropped is None else dropped | rare
+    return dropped

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reference.common import Decoded, forbid, masked_in, ranked
-from reference.network import Sequence, predictions
+from reference.network import Sequence, columns, predictions
 
 
 def schedule(n_new: int, steps: int, eps: float = 1e-3) -> list[int]:
@@ -38,6 +38,43 @@ def filtered(row: Tensor, temperature: float, top_p: float | None, top_k: int | 
         row = row.clone()
         row[row < row.topk(top_k).values[-1]] = lowest
     return row
+
+
+def negative_entropy(row: Tensor, mask_id: int) -> tuple[int, float]:
+    p = torch.softmax(forbid(row, mask_id), 0)
+    return int(p.argmax()), float((p * torch.log(p + 1e-10)).sum())
+
+
+def decode_cached(
+    sequence: Sequence,
+    prompt: list[int],
+    n_new: int,
+    *,
+    steps: int,
+    block_length: int,
+    reuse: Literal["prefix", "dual"],
+    eps: float = 1e-3,
+) -> Decoded:
+    """Fast-dLLM's cached sampler for Dream without a threshold (spec 3.5 b): negative entropy and the quota in t.
+
+    The pass at the start of a block commits its first token alone and counts as the first of the block's steps.
+    """
+    mask_id = sequence.config.profile.mask_id
+    out = Decoded([*prompt, *[mask_id] * n_new])
+    per_block = steps * block_length // n_new
+    times = torch.linspace(1, eps, per_block + 1)
+    for first in range(len(prompt), len(out.tokens), block_length):
+        stop = first + block_length
+        out.commit({first: int(forbid(predictions(sequence, out.tokens)[first], mask_id).argmax())})
+        for i in range(1, per_block):
+            left = masked_in(out.tokens, mask_id, first, stop)
+            rows = predictions(sequence, out.tokens, columns(reuse, first, stop, len(out.tokens), fresh=False))
+            pairs = {j: negative_entropy(rows[j], mask_id) for j in left}
+            part = 1 - times[i + 1] / times[i]
+            k = int(torch.tensor(float(len(left))) * part) if i < per_block - 1 else len(left)
+            order = ranked(left, {j: score for j, (_, score) in pairs.items()})
+            out.commit({j: pairs[j][0] for j in order[:k]})
+    return out
 
 
 def decode(

@@ -238,6 +238,7 @@ class Transformer(nn.Module):
         column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - span.start
         if valid is None:
             return x[:, column.clamp_min(0)]
-        first = (valid.int().argmax(-1) - span.start).clamp_min(0)
+        # A shorter row may have nothing but padding here, and then nothing to predict either.
+        first = (valid.int().argmax(-1) - span.start).clamp(0, x.shape[1] - 1)
         row = torch.maximum(column[None], first[:, None])
         return x.gather(1, row[..., None].expand(-1, -1, x.shape[-1]))
