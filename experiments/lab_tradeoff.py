@@ -22,10 +22,10 @@ from rich.console import Console
 from dapd.cli.compare import areas, bar
 from dapd.evaluation.compare import Comparison, Decoder, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
-from dapd.evaluation.plots import tradeoff
 from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.tasks import Task, get
+from dapd.plots.tradeoff import tradeoff
 
 TASKS = "copy,shuffle,insert_random,latin,sudoku,bundle,tied,loose,story,sentence"
 TAUS = ("tau_min=0.01,tau_max=0.15", "tau_min=0.05,tau_max=0.3", "tau_min=0.1,tau_max=0.5")

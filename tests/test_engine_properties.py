@@ -47,7 +47,7 @@ DECODERS = {
     "dapd, wide": Dapd(0.05, 0.6),
     "dapd, predictor rows": Dapd(0.05, 0.6, rows="predictor"),
 }
-VARIANTS = set(DECODERS) - set(PRESETS)
+VARIANTS = set(DECODERS) - set(PRESETS) | {name for name in PRESETS if name.startswith("control")}
 
 LOOPS = {
     "one block": Options(),

@@ -211,6 +211,8 @@ class _Run:
         There the first pass of a block commits its first position and nothing else: the later passes, which compute the
         block alone, have no row that predicts it.
         """
+        if not hasattr(selection, "commit"):
+            raise StrategyContractError(f"strategy {self.name} answered {type(selection).__name__}, not a Selection")
         commit = selection.commit
         if commit.shape != seen.masked.shape or commit.dtype != torch.bool:
             raise StrategyContractError(

@@ -242,7 +242,8 @@ class DiffusionLM:
         text = (lambda token: self.tokenizer.decode([token], skip_special=False)) if self.has_tokenizer else None
         prompts = [canvas.row(row)[: -canvas.n_new].tolist() if canvas.n_new else None for row in range(canvas.batch)]
         texts = [self.tokenizer.decode(ids, skip_special=False) if text and ids else None for ids in prompts]
-        return Recorder(canvas, self.network.profile.eos_id, [{**about, "prompt": prompt} for prompt in texts], text)
+        rows = [{**about, "prompt": prompt} for prompt in texts]
+        return Recorder(canvas, self.network.profile.eos_id, rows, text, held=options.record_edges)
 
     def _completion(self, trace: Trace, prompt_ids: list[int]) -> Completion:
         profile, ids = self.network.profile, trace.tokens()[len(prompt_ids) :]

@@ -69,7 +69,9 @@ def choose(
         logits, scaled = logits.masked_fill(dropped, lowest), scaled.masked_fill(dropped, lowest)
     noisy = logits if uniform is None else logits.double() - heat * torch.log(-torch.log(uniform))
     token = noisy.argmax(-1)
+    # Division by a small temperature and narrower dtypes turn the lowest value into -inf.
     judged = _without(scaled if sampling.tempered_confidence else logits, deferred).to(dtype)
+    judged = judged.clamp_min(torch.finfo(dtype).min)
     confidence = judged.softmax(-1).gather(-1, token[..., None]).squeeze(-1)
     for late in deferred:
         confidence = torch.where(token == late, 0, confidence)

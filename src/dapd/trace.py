@@ -39,6 +39,8 @@ class Record:
     texts: list[str] | None = None
     edges: list[list[int]] | None = None
     """[i, j]: a taken j keeps i out."""
+    held: list[list[float]] | None = None
+    """[position, confidence] of what stayed masked although this pass saw it."""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Trace:
     about: dict[str, Any] = field(default_factory=dict)
     """Model, strategy and options, prompt: whatever the writer wants a reader to know."""
     steps: list[Record] = field(default_factory=list)
+    texts: list[str] | None = None
+    """The text of each token of the canvas, where a tokenizer was at hand; nothing for a mask."""
 
     @property
     def nfe(self) -> int:
@@ -119,7 +123,10 @@ class Recorder:
         eos_id: int,
         about: list[dict[str, Any]] | None = None,
         text: Callable[[int], str] | None = None,
+        *,
+        held: bool = False,
     ) -> None:
+        self.held = held
         self.padding = canvas.padding.tolist()
         self.text = text
         self.texts: dict[int, str] = {}
@@ -137,6 +144,9 @@ class Recorder:
             )
             for row in range(canvas.batch)
         ]
+        if text is not None:
+            for trace in self.traces:
+                trace.texts = ["" if token == canvas.mask_id else self._text(token) for token in trace.canvas]
 
     def add(self, step: Step) -> None:
         """Record a step for the rows that used it. What it needs is brought over at once, not row by row."""
@@ -146,6 +156,7 @@ class Recorder:
         chosen = _by_row(step.commit, step.token[step.commit].tolist(), step.confidence[step.commit].tolist())
         tail = {} if step.tail is None else _by_row(step.tail)
         edges = None if step.edges is None else self._edges(step)
+        held = self._held(step) if self.held else None
         for row in step.active.nonzero().flatten().tolist():
             shift = step.window.start - self.padding[row]
             commits = chosen.get(row, [])
@@ -161,6 +172,7 @@ class Recorder:
                     tail=[column - self.padding[row] for (column,) in tail.get(row, [])],
                     texts=None if self.text is None else [self._text(token) for _, token, _ in commits],
                     edges=None if edges is None else [[i + shift, j + shift] for i, j in edges.get(row, [])],
+                    held=None if held is None else [[i + shift, round(c, 3)] for i, c in held.get(row, [])],
                 )
             )
         self.before = masked
@@ -170,6 +182,11 @@ class Recorder:
         assert step.edges is not None
         nodes = self.before[:, step.window]
         return _by_row(step.edges & nodes[:, :, None] & nodes[:, None, :])
+
+    def _held(self, step: Step) -> dict[int, list[tuple[Any, ...]]]:
+        """What stayed masked, with the confidence that this pass gave it."""
+        stayed = step.canvas.masked[:, step.window]
+        return _by_row(stayed, step.confidence[stayed].tolist())
 
     def _text(self, token: int) -> str:
         if token not in self.texts:
@@ -224,6 +241,7 @@ def read_traces(path: str | Path) -> list[Trace]:
                 traces[-1].steps.append(Record(**content))
             elif kind == "end" and is_open:
                 is_open = False
+                _check(traces[-1])
             else:
                 raise ValueError(f"a {kind!r} line is out of place")
         except DapdError:
@@ -235,6 +253,26 @@ def read_traces(path: str | Path) -> list[Trace]:
     if not traces:
         raise DapdError(f"{path} holds no trace")
     return traces
+
+
+def _check(trace: Trace) -> None:
+    """Refuse what reads as a trace and is none, before anybody computes with it."""
+    left = {int(position) for position in trace.slots}
+    if not left <= set(range(len(trace.canvas))):
+        raise ValueError("a slot lies outside of the canvas")
+    if not isinstance(trace.about, dict) or len(trace.texts or trace.canvas) != len(trace.canvas):
+        raise ValueError("what is said about it is not of the form of a trace")
+    for number, record in enumerate(trace.steps, 1):
+        pairs: list[Any] = [*(record.edges or []), *(record.held or [])]
+        if record.step != number or sum(record.confidences) < 0 or any(len(pair) != 2 for pair in pairs):
+            raise ValueError(f"step {record.step} is out of order, or its edges are no pairs")
+        told = {len(record.positions), len(record.tokens), len(record.confidences), len(record.texts or record.tokens)}
+        if len(told) > 1:
+            raise ValueError(f"step {record.step} has more positions than tokens, or fewer")
+        decided = [*record.positions, *record.tail]
+        if len(set(decided)) < len(decided) or not left.issuperset(decided):
+            raise ValueError(f"step {record.step} decides a position twice, or one that was not masked")
+        left.difference_update(decided)
 
 
 def _line(content: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from dapd.cli import compare, generate, info, lab, mrf
+from dapd.cli import bench_tasks, compare, generate, info, lab, mrf, paper, plot, view
+from dapd.cli import eval as eval_
 
 app = typer.Typer(
     help="Dependency-aware parallel decoding for masked diffusion language models.",
@@ -14,8 +15,13 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
+app.command("view")(view.view)
+app.command("plot")(plot.plot)
+app.command("eval")(eval_.eval_)
+app.command("paper")(paper.paper)
 app.command("models")(info.models)
 app.command("strategies")(info.strategies)
 app.command("doctor")(info.doctor)
 app.add_typer(lab.app, name="lab")
 app.add_typer(mrf.app, name="mrf")
+app.add_typer(bench_tasks.app, name="parallelbench")

@@ -16,10 +16,10 @@ from rich.table import Table
 from dapd.cli.generate import calm_threads
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, decoders
-from dapd.evaluation.plots import tradeoff
 from dapd.evaluation.summary import Row, parallelism, pareto, summarise
 from dapd.generation import DEFAULT_MODEL, as_dtype, load
 from dapd.lab.tasks import get
+from dapd.plots.tradeoff import tradeoff
 
 DEFAULT_DECODERS = (
     "original",

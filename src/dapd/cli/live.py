@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import IO
 
@@ -14,56 +15,125 @@ from dapd.engine import Step
 from dapd.generation import DiffusionLM
 
 REDRAWS_PER_SECOND = 20
-SHADES = ("bright_magenta", "bright_blue", "cyan", "green", "yellow", "white")
-"""Newest first: a token cools down over the steps after its commit."""
+SHADES = (
+    "#000000 on #d8e219",
+    "#000000 on #7ad151",
+    "#000000 on #22a884",
+    "#ffffff on #2a788e",
+    "#ffffff on #414487",
+    "",
+)
+"""Newest first: a token cools down over the steps after its commit. The viewer's colours, on any background."""
+MASK, END, BROKEN = "░", "·", "\ufffd"
+BAR = 24
+BOTTOM = 4
+"""Lines kept free under the text: the bar, the counts, and room for the cursor."""
 
 
 class LiveView:
     """Redraws the generation region of the first row after each step, at most so often a second."""
 
-    def __init__(self, lm: DiffusionLM, out: IO[str]) -> None:
+    def __init__(self, lm: DiffusionLM, out: IO[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.lm = lm
-        self.live = Live(console=Console(file=out), auto_refresh=False)
-        self.drawn = 0.0
+        self.console = Console(file=out)
+        self.quiet = not self.console.is_terminal
+        self.live = Live(console=self.console, auto_refresh=False, vertical_overflow="visible")
+        self.clock = clock
+        self.drawn = float("-inf")
         self.ages: dict[int, int] = {}
+        self.passes = 0
         self.last: Step | None = None
 
     def __enter__(self) -> LiveView:
-        self.live.__enter__()
+        if not self.quiet:
+            self.live.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        if self.quiet:
+            return
         if self.last is not None:
             self.live.update(self.render(self.last, done=kind is None), refresh=True)
         self.live.__exit__(kind, error, where)
 
     def add(self, step: Step) -> None:
         """Take note of a step, and draw it if the last drawing is old enough."""
-        self.last = step
+        if self.quiet or not bool(step.active[0]):
+            return
+        self.last, self.passes = step, self.passes + 1
         for column in step.commit[0].nonzero().flatten().tolist():
-            self.ages[column + step.window.start] = step.index
-        now = time.monotonic()
+            self.ages[column + step.window.start] = self.passes
+        now = self.clock()
         if now - self.drawn >= 1 / REDRAWS_PER_SECOND:
             self.drawn = now
             self.live.update(self.render(step), refresh=True)
 
     def render(self, step: Step, *, done: bool = False) -> Text:
-        """The generation region: decided tokens coloured by age, masks as quiet boxes."""
-        canvas, profile = step.canvas, self.lm.network.profile
-        text = Text()
-        tokens, slots = canvas.tokens[0].tolist(), canvas.slots[0].tolist()
-        for column in range(canvas.start if canvas.n_new else int(canvas.padding[0]), canvas.length):
-            token = tokens[column]
-            if token == profile.mask_id and slots[column]:
-                text.append("▒", style="bright_black")
-            elif token == profile.eos_id and slots[column]:
-                text.append("" if done else "·", style="bright_black")
-            else:
-                age = step.index - self.ages[column] if column in self.ages else len(SHADES)
-                style = SHADES[min(age, len(SHADES) - 1)]
-                text.append(self.lm.tokenizer.decode([token], skip_special=True), style="" if done else style)
-        left = int(canvas.masked[0].sum())
-        text.append(f"\n[{step.index + 1} forward passes, {left} masks left]", style="dim")
+        """The generation region: decided tokens coloured by age, masks as quiet boxes, and how far it is."""
+        text = Text(overflow="fold")
+        for piece, style in self.pieces(step, done):
+            text.append(piece, style=style)
+        if not done:
+            text = self.fit(text)
+        text.append("\n")
+        text.append_text(self.progress(step))
         return text
+
+    def pieces(self, step: Step, done: bool) -> Iterator[tuple[str, str]]:
+        canvas, profile = step.canvas, self.lm.network.profile
+        tokens, slots = canvas.tokens[0].tolist(), canvas.slots[0].tolist()
+        first = canvas.start if canvas.n_new else int(canvas.padding[0])
+        held: list[int] = []
+        for column in range(first, canvas.length):
+            token, is_slot = tokens[column], slots[column]
+            if is_slot and token in (profile.mask_id, profile.eos_id):
+                yield from self.flush(held)
+                end = "" if done else END
+                yield (MASK if token == profile.mask_id else end), "bright_black"
+                continue
+            held.append(token)
+            said = self.lm.tokenizer.decode(held, skip_special=True)
+            # A character may be spread over several tokens: it is shown once it is whole, never as a broken one.
+            if BROKEN not in said or len(held) >= 4:
+                held.clear()
+                yield printable(said), "" if done else self.shade(column)
+        yield from self.flush(held)
+
+    def flush(self, held: list[int]) -> Iterator[tuple[str, str]]:
+        """The beginning of a character whose rest is still masked."""
+        if held:
+            held.clear()
+            yield MASK, "bright_black"
+
+    def shade(self, column: int) -> str:
+        age = self.passes - self.ages[column] if column in self.ages else len(SHADES)
+        return SHADES[min(age, len(SHADES) - 1)]
+
+    def fit(self, text: Text) -> Text:
+        """The lines around the newest tokens, where the terminal is too low for all of them."""
+        lines = text.wrap(self.console, self.console.width)
+        room = max(1, self.console.height - BOTTOM)
+        if len(lines) <= room:
+            return text
+        newest = [i for i, line in enumerate(lines) if any(span.style == SHADES[0] for span in line.spans)]
+        middle = newest[len(newest) // 2] if newest else 0
+        start = max(0, min(middle - room // 2, len(lines) - room))
+        return Text("\n", overflow="fold").join(lines[start : start + room])
+
+    def progress(self, step: Step) -> Text:
+        """A bar of decided slots, and the counts."""
+        left, total = int(step.canvas.masked[0].sum()), int(step.canvas.slots[0].sum())
+        passes = f"{self.passes} forward pass{'es' * (self.passes != 1)}"
+        counts = f" {passes}, {left} masks left, {(total - left) / max(1, self.passes):.1f} tokens a pass"
+        bar = max(0, min(BAR, self.console.width - len(counts)))
+        full = round(bar * (total - left) / max(1, total))
+        text = Text.assemble(("━" * full, "#22a884"), ("━" * (bar - full), "bright_black"), (counts, "dim"))
+        text.truncate(self.console.width)
+        return text
+
+
+def printable(text: str) -> str:
+    """Without what moves the cursor: a token must not wreck the picture."""
+    return "".join(c if c == "\n" or c.isprintable() else " " * (c == "\t") for c in text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ from typing import Any
 
 from dapd.engine import Options
 from dapd.errors import DapdError
+from dapd.evaluation.runs import Run
 from dapd.generation import Completion, DiffusionLM, with_settings
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task
 from dapd.settings import changed, setting
 from dapd.strategies import Strategy
-
-RESULTS, SETUP = "results.jsonl", "setup.json"
 
 
 @dataclass(frozen=True)
@@ -97,18 +95,17 @@ class Comparison:
 
     def run(self, folder: Path, progress: Callable[[int], None] = lambda n: None) -> list[Result]:
         """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
-        held = open_folder(folder, self.setup())
+        run = Run.open(folder, self.setup(), "comparison")
+        held = as_results(run)
+        run.note_environment()
         known = {(r.decoder, r.task, r.example) for r in held}
-        wanted = [(d, t) for t in self.tasks for d in self.decoders]
-        with (folder / RESULTS).open("a", encoding="utf-8") as file:
-            for decoder, task in wanted:
-                missing = [i for i in range(self.prompts) if (decoder.label, task.name, i) not in known]
-                progress(self.prompts - len(missing))
-                for results in self._decode(decoder, task, missing):
-                    file.writelines(json.dumps(dataclasses.asdict(r)) + "\n" for r in results)
-                    file.flush()
-                    held += results
-                    progress(len(results))
+        for decoder, task in [(d, t) for t in self.tasks for d in self.decoders]:
+            missing = [i for i in range(self.prompts) if (decoder.label, task.name, i) not in known]
+            progress(self.prompts - len(missing))
+            for results in self._decode(decoder, task, missing):
+                run.append(dataclasses.asdict(r) for r in results)
+                held += results
+                progress(len(results))
         names = {d.label for d in self.decoders}
         return [r for r in held if r.decoder in names and r.task in {t.name for t in self.tasks}]
 
@@ -144,40 +141,13 @@ class Comparison:
         return run(asked, strategy=decoder.strategy, max_new_tokens=room, options=options)
 
 
-def open_folder(folder: Path, setup: dict[str, Any]) -> list[Result]:
-    """The results that `folder` holds; it is made if need be, and refused if it holds those of another set-up."""
-    folder.mkdir(parents=True, exist_ok=True)
-    where = folder / SETUP
-    if where.is_file():
-        try:
-            before = json.loads(where.read_text(encoding="utf-8"))
-        except json.JSONDecodeError:
-            raise DapdError(f"{where} is damaged; move the folder away or choose another with --out") from None
-        if before != setup:
-            differ = ", ".join(
-                f"{k}: {before.get(k)!r} there, {setup[k]!r} here" for k in setup if before.get(k) != setup[k]
-            )
-            raise DapdError(
-                f"{folder} holds a comparison of another set-up ({differ}); choose another folder with --out"
-            )
-    else:
-        where.write_text(json.dumps(setup, indent=1) + "\n", encoding="utf-8")
-    return read_results(folder)
-
-
 def read_results(folder: Path) -> list[Result]:
     """The results of a folder. A last line that a kill cut short is dropped; any other damage is an error."""
-    path = folder / RESULTS
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole, _, cut = text.rpartition("\n")
-    results = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            results.append(Result(**json.loads(line)))
-        except (json.JSONDecodeError, TypeError) as error:
-            raise DapdError(f"{path}, line {number} is not a result ({error}); nothing was changed") from None
-    if cut:
-        path.write_text(whole + "\n" if whole else "", encoding="utf-8")
-    return results
+    return as_results(Run(folder))
+
+
+def as_results(run: Run) -> list[Result]:
+    try:
+        return [Result(**record) for record in run.records()]
+    except TypeError as error:
+        raise DapdError(f"{run.folder} holds results of another kind ({error}); nothing was changed") from None

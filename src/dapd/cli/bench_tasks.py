@@ -1,0 +1,52 @@
+"""`dapd parallelbench`: check the scorers against the released answers, and make new instances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dapd.errors import DapdError
+from dapd.evaluation.paper.report import shown
+from dapd.evaluation.parallelbench import EXACT, GROUPS, Batch, Tools, gold_scores, load_task, make
+
+app = typer.Typer(help="ParallelBench: scorers and new instances; `dapd paper -t parallelbench` runs it.")
+
+
+@app.command("gold")
+def gold_command(
+    data_dir: Annotated[Path, typer.Option(help="Folder of the released files.")],
+) -> None:
+    """Score the files' own answers: 100 wherever a score is exact."""
+    folder = data_dir / "parallelbench" if (data_dir / "parallelbench").is_dir() else data_dir
+    tools, console = Tools.find(), Console()
+    table, wrong = Table("task", "n", "score", "parts"), []
+    for group in GROUPS.values():
+        for name in group.names:
+            task = load_task(folder, name)
+            parts = gold_scores(task, tools)
+            total = parts.pop("score")
+            listed = ", ".join(f"{part} {shown(value)}" for part, value in parts.items())
+            table.add_row(name, str(len(task.samples)), shown(total), listed)
+            if task.metric in EXACT and total != 100:
+                wrong.append(name)
+    console.print(table)
+    for part, why in tools.missing.items():
+        console.print(f"{part} is not scored: {why}")
+    if wrong:
+        raise DapdError(f"answers of the files themselves do not score 100: {', '.join(wrong)}")
+
+
+@app.command("make")
+def make_command(
+    out: Annotated[Path, typer.Option(help="A new folder.")],
+    samples: Annotated[int, typer.Option(help="Samples per task.")] = 100,
+    size: Annotated[int, typer.Option(help="Entries per list.")] = 15,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same files.")] = 0,
+) -> None:
+    """Make new instances of the list and grid tasks, in the released files' format, with prompts of our own."""
+    written = make(out, Batch(samples, size, seed))
+    Console().print(f"{len(written)} tasks of {samples} samples in {out}", soft_wrap=True)

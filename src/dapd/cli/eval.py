@@ -1,0 +1,83 @@
+"""`dapd eval`: lm-eval's tasks on a model, as a table and a folder that a killed run goes on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dapd.cli.generate import calm_threads
+from dapd.errors import DapdError
+from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
+from dapd.evaluation.harness.run import SUMMARY, evaluate
+from dapd.evaluation.harness.world import World, local_device
+from dapd.generation import DEFAULT_MODEL, as_dtype, load
+
+TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
+
+
+def eval_(
+    model: Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
+    tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
+    out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
+    data_dir: Annotated[Path | None, typer.Option(help="Data sets as files; nothing is fetched.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many documents of each task.")] = None,
+    shots: Annotated[int | None, typer.Option(help="Examples in the prompt; default: lm-eval's.")] = None,
+    chat: Annotated[str, typer.Option(help="auto, single_turn, multi_turn or none.")] = "auto",
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Generation length.")] = 256,
+    batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 1,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of strategy, loop or evaluation; may be repeated.")
+    ] = None,
+    confirm: Annotated[bool, typer.Option("--confirm-run-unsafe-code", help="Run the code the model writes.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+) -> None:
+    """Score a model on lm-eval's tasks; under torchrun or accelerate launch the samples are shared out."""
+    base = EvalOptions(max_new_tokens, limit, shots, batch=batch, data_dir=data_dir, confirm_unsafe_code=confirm)
+    chosen, options = configured(strategy, {"chat": chat, **pairs(settings or [])}, base)
+    lm = load(model, device=device or local_device(), dtype=as_dtype(dtype))
+    calm_threads(lm)
+    console = Console()
+    columns = (SpinnerColumn(), TextColumn("{task.completed} samples"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        job = progress.add_task("decoding", total=None)
+        names = [name.strip() for name in tasks.split(",") if name.strip()]
+        found = evaluate(lm, chosen, names, options, out, lambda n: progress.advance(job, n))
+    if World.from_environment().rank == 0:
+        report(console, found, out)
+
+
+def pairs(settings: list[str]) -> dict[str, str]:
+    out = {}
+    for pair in settings:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise DapdError(f"--set {pair!r} is not of the form field=value")
+        out[key] = value
+    return out
+
+
+def report(console: Console, found: Sequence[TaskSummary], out: Path) -> None:
+    """The table, what the scorers gave up on, and where things lie."""
+    table = Table()
+    table.add_column("task", no_wrap=True)
+    for name in ("n", "score", "steps", "tok/step", "tok/s", "(as Fast-dLLM)", "seconds"):
+        table.add_column(name, justify="right")
+    for row in found:
+        numbers = (row.accuracy, row.nfe, row.tokens_per_forward, row.tps, row.tps_fast_dllm, row.seconds)
+        shown = [f"{value:.{digits}f}" for value, digits in zip(numbers, (2, 1, 2, 1, 1, 1), strict=True)]
+        table.add_row(row.task, str(row.n), *shown)
+    console.print(table)
+    console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in found), soft_wrap=True)
+    late = json.loads((out / SUMMARY).read_text(encoding="utf-8"))["checker_timeouts"]
+    for task, n in late.items():
+        console.print(f"{task}: the scorer gave up on {n} answers, which count as empty ones")
+    console.print(f"written: {out / 'results.jsonl'}, {out / SUMMARY}", soft_wrap=True)

@@ -1,0 +1,93 @@
+"""`dapd paper`: the paper's tables, our numbers beside its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dapd.cli.compare import bar
+from dapd.cli.generate import calm_threads
+from dapd.cli.paper_figures import draw
+from dapd.errors import DapdError, unknown
+from dapd.evaluation.harness.options import Chat
+from dapd.evaluation.harness.world import World, local_device
+from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
+from dapd.evaluation.paper.report import MEASURES
+from dapd.generation import DEFAULT_MODEL, as_dtype, load
+
+
+def paper(
+    table: Annotated[str, typer.Option("--table", "-t", help=f"One of: {', '.join(TABLES)}.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many samples of each task.")] = None,
+    only: Annotated[str, typer.Option(help="Methods and tasks, separated by commas; default: all.")] = "",
+    settings: Annotated[str, typer.Option(help="Whose settings: llada, dream; auto: by the model.")] = "auto",
+    length: Annotated[int, typer.Option(help="New tokens in place of the paper's 256.")] = 256,
+    shots: Annotated[int | None, typer.Option(help="Examples in lm-eval's prompts; default: as lm-eval.")] = None,
+    chat: Annotated[str, typer.Option(help=f"lm-eval's prompts: {', '.join(get_args(Chat))}.")] = "auto",
+    batch: Annotated[int, typer.Option(help="Prompts per batch; 1 for times that can be compared.")] = 1,
+    sweep: Annotated[bool, typer.Option("--sweep", help="multi: all settings of the paper's sweeps.")] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
+    ] = False,
+    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the figure that belongs to the table.")] = True,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+) -> None:
+    """Run a table of the paper with its settings and print our numbers beside its own."""
+    if table not in TABLES:
+        raise unknown("table", table, TABLES)
+    if chat not in get_args(Chat):
+        raise unknown("chat mode", chat, get_args(Chat))
+    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    scope = Scope(limit, length, names, shots, sweep)
+    if batch < 1:
+        raise DapdError(f"batch is {batch}; it must be at least 1")
+    lm = load(model, device=device or local_device(), dtype=as_dtype(dtype))
+    calm_threads(lm)
+    console = Console(quiet=World.from_environment().rank > 0)
+    with bar(console) as progress:
+        job = progress.add_task("samples", total=None)
+        study = Study(
+            model=lm,
+            out=out,
+            data_dir=data_dir,
+            settings=settings,
+            scope=scope,
+            batch=batch,
+            chat=chat,  # type: ignore[arg-type]
+            confirm_unsafe_code=confirm,
+            tell=lambda text: progress.console.print(text, markup=False),
+            progress=lambda n: progress.advance(job, n),
+        )
+        report = build(table, study)
+    show(console, report)
+    written = [study.file(table, ".json"), study.file(table, ".md")]
+    if plot and study.is_first:
+        written += draw(report, study)
+    console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+
+
+def show(console: Console, report: Report) -> None:
+    """The table on the screen; what the paper does not print follows it."""
+    if report.lines:
+        view = Table(title=f"{report.table} ({report.label})", title_justify="left")
+        for name in ("task", "method"):
+            view.add_column(name)
+        view.add_column("n", justify="right")
+        for name in report.measures():
+            view.add_column(f"{MEASURES[name]}\nours", justify="right")
+            view.add_column("\npaper", justify="right", style="dim")
+        for row in report.cells():
+            view.add_row(*row)
+        console.print(view)
+    if report.text:
+        console.print(report.text, markup=False, soft_wrap=True)
+    for note in report.notes:
+        console.print(f"- {note}", markup=False, soft_wrap=True)

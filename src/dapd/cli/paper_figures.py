@@ -1,0 +1,98 @@
+"""The figures that belong to the paper's tables, drawn from the files that a table wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dapd.evaluation.multi_question import as_trace
+from dapd.evaluation.multi_question.run import PICTURED
+from dapd.evaluation.paper import Line, Report, Study
+from dapd.evaluation.paper import multi as multi_table
+from dapd.evaluation.paper import tau_min as tau_min_table
+from dapd.evaluation.paper.numbers import TITLES
+from dapd.evaluation.runs import Run
+from dapd.plots.decoding import heatmap, segments, trajectory
+from dapd.plots.edges import Scores, edges
+from dapd.plots.figure import pyplot, save
+from dapd.plots.palette import style
+
+EARLY = 0.4
+"""The share of the decoding that the paper's heat map shows."""
+
+
+def draw(report: Report, study: Study) -> list[Path]:
+    """The figures of a table; none where it has none."""
+    figures: dict[str, Callable[[Report, Study], list[Path]]] = {
+        "main": tradeoff,
+        "parallelbench": tradeoff,
+        "multi": behaviour,
+        "tau_min": histogram,
+    }
+    return figures[report.table](report, study) if report.table in figures else []
+
+
+def tradeoff(report: Report, study: Study) -> list[Path]:
+    """Score against steps, a panel per task: ours filled, the paper's hollow, a line between the two."""
+    plt = pyplot()
+    tasks = list(dict.fromkeys(line.column for line in report.lines))
+    figure, axes = plt.subplots(1, len(tasks), figsize=(2.4 * len(tasks) + 0.6, 3), squeeze=False)
+    seen: dict[str, Any] = {}
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for line in (line for line in report.lines if line.column == task):
+            seen |= _points(axis, line)
+        axis.set_title(task)
+        axis.set_xlabel("forward passes")
+        axis.grid(alpha=0.25, linewidth=0.5)
+    axes[0][0].set_ylabel("score (%); hollow: the paper's")
+    figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=len(seen))
+    path = study.file(report.table, ".png")
+    save(figure, path)
+    return [path]
+
+
+def _points(axis: Any, line: Line) -> dict[str, Any]:
+    """One method's point and the paper's; a score that is missing here leaves the paper's alone."""
+    names = {title: name for name, title in TITLES.items()}
+    look = style(names.get(line.row, line.row))
+    measure = "accuracy" if "accuracy" in line.published else "score"
+    paper, ours = line.published, line.ours
+    hollow = axis.scatter(
+        paper["steps"], paper[measure], s=30, facecolors="none", edgecolors=look["color"], marker=look["marker"]
+    )
+    if ours[measure] is None:
+        return {line.row: hollow}
+    axis.plot([paper["steps"], ours["steps"]], [paper[measure], ours[measure]], lw=0.8, alpha=0.4, color=look["color"])
+    return {line.row: axis.scatter(ours["steps"], ours[measure], s=30, **look)}
+
+
+def behaviour(report: Report, study: Study) -> list[Path]:
+    """Section 6: the heat map of the first 40%, the segment counts, and the trajectories of two bundles."""
+    found = json.loads(study.file(multi_table.FIGURE, ".json").read_text(encoding="utf-8"))
+    groups = [
+        [as_trace(record, result["strategy"]) for record in Run(study.out / result["folder"]).records()]
+        for result in found.values()
+    ]
+    traces = [trace for group in groups for trace in group]
+    heat, counts = study.file("multi_heatmap", ".png"), study.file("multi_segments", ".png")
+    heatmap(traces, heat, until=EARLY)
+    segments(traces, counts)
+    pictured = range(min(PICTURED, *map(len, groups)))
+    paths = [study.file(f"multi_trajectories_{number + 1}", ".png") for number in pictured]
+    for number, path in zip(pictured, paths, strict=True):
+        trajectory([group[number] for group in groups], path)
+    return [heat, counts, *paths]
+
+
+def histogram(report: Report, study: Study) -> list[Path]:
+    """How edge scores are distributed."""
+    found = json.loads(study.file(tau_min_table.FIGURE, ".json").read_text(encoding="utf-8"))
+    chosen, pairs = found["tau_min"], found["pairs"]
+    below = {chosen: round(found["share_below"][f"{chosen:g}"] * pairs)}
+    path = study.file("tau_min", ".png")
+    edges(Scores(torch.tensor(found["counts"], dtype=torch.float64), below, pairs), path)
+    return [path]

@@ -1,0 +1,129 @@
+"""`dapd plot`: the paper's figures from traces, results and models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dapd.cli.generate import calm_threads
+from dapd.errors import DapdError, unknown
+from dapd.evaluation.compare import read_results
+from dapd.evaluation.summary import Row, summarise
+from dapd.generation import DEFAULT_MODEL, load
+from dapd.lab.evaluate import examples
+from dapd.lab.tasks import get
+from dapd.plots import decoding, edges, toy
+from dapd.plots.figure import check_suffix
+from dapd.plots.states import states
+from dapd.plots.tradeoff import tradeoff
+from dapd.trace import Trace, read_traces
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line said."""
+
+    inputs: list[Path]
+    out: Path
+    until: float
+    model: str
+    prompts: list[str]
+    task: str | None
+    n: int
+    max_new_tokens: int
+    tau: list[float]
+
+    def traces(self) -> list[Trace]:
+        if not self.inputs:
+            raise DapdError("give at least one trace file (`dapd generate --trace FILE`)")
+        return [trace for path in self.inputs for trace in read_traces(path)]
+
+
+def plot(
+    kind: Annotated[str, typer.Argument(help="trajectory, heatmap, segments, states, tradeoff, edges or toy.")],
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Trace files; for tradeoff a folder or summary.json of `dapd compare`; for toy a results.json."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .png, .svg or .pdf.")] = Path("figure.png"),
+    until: Annotated[float, typer.Option(help="trajectory, heatmap: draw so large a share of the decoding.")] = 1.0,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="edges: folder, hub id, or random:SHAPE.")
+    ] = DEFAULT_MODEL,
+    prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
+    task: Annotated[str | None, typer.Option(help="edges: take test prompts of this lab task.")] = None,
+    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many of the task's.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens.")] = 128,
+    tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
+) -> None:
+    """Draw a figure of the paper: trajectory, heatmap, segments, states, tradeoff, edges, toy."""
+    if kind not in KINDS:
+        raise unknown("kind of plot", kind, KINDS)
+    check_suffix(out)
+    asked = Asked(inputs or [], out, until, model, prompt or [], task, n, max_new_tokens, tau or [0.01])
+    KINDS[kind](asked)
+    print(f"wrote {out}")
+
+
+def _tradeoff(asked: Asked) -> None:
+    if not asked.inputs:
+        raise DapdError("give a folder or a summary.json of `dapd compare`")
+    tradeoff([row for path in asked.inputs for row in read_rows(path)], asked.out)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a comparison: of its summary, or of its folder's results."""
+    if path.is_dir():
+        if (path / "summary.json").is_file():
+            return read_rows(path / "summary.json")
+        found = read_results(path)
+        if not found:
+            raise DapdError(f"{path} holds no results of `dapd compare`")
+        return summarise(found)
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        return [Row(**row) for row in content["rows"]]
+    except OSError as error:
+        raise DapdError(f"cannot read results from {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DapdError(f"{path} is not a summary of `dapd compare` ({error})") from None
+
+
+def _edges(asked: Asked) -> None:
+    if asked.inputs:
+        raise DapdError("edges are drawn from a model: give --model and --prompt (or --task), and no files")
+    wrong = [tau for tau in asked.tau if not 0 < tau < 1]
+    if wrong:
+        raise DapdError(f"--tau is {wrong[0]}; it must lie between 0 and 1")
+    texts = asked.prompts + ([e.prompt for e in examples(get(asked.task), asked.n)] if asked.task else [])
+    if not texts:
+        raise DapdError("there is no prompt to decode; give --prompt or --task")
+    lm = load(asked.model)
+    calm_threads(lm)
+    chats: list[Any] = [[{"role": "user", "content": text}] if lm.tokenizer.has_chat else text for text in texts]
+    found = edges.collect(lm, chats, n_new=asked.max_new_tokens, taus=asked.tau)
+    edges.edges(found, asked.out, Path(asked.model).name)
+
+
+def _toy(asked: Asked) -> None:
+    if len(asked.inputs) > 1:
+        raise DapdError("give one results.json or run folder of the toy, or none for the model that is shipped")
+    toy.toy(asked.inputs[0] if asked.inputs else None, asked.out)
+
+
+KINDS: dict[str, Callable[[Asked], None]] = {
+    "trajectory": lambda asked: decoding.trajectory(asked.traces(), asked.out, asked.until),
+    "heatmap": lambda asked: decoding.heatmap(asked.traces(), asked.out, asked.until),
+    "segments": lambda asked: decoding.segments(asked.traces(), asked.out),
+    "states": lambda asked: states(asked.traces(), asked.out),
+    "tradeoff": _tradeoff,
+    "edges": _edges,
+    "toy": _toy,
+}

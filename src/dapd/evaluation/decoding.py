@@ -1,0 +1,132 @@
+"""Prompts decoded into a folder of results, batch by batch, so that a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapd.engine import Options
+from dapd.errors import DapdError
+from dapd.evaluation.harness.run import fingerprint
+from dapd.evaluation.harness.world import World
+from dapd.evaluation.runs import Record, Run
+from dapd.generation import Completion, DiffusionLM
+from dapd.models.tokenizer import Messages
+from dapd.settings import Setting, describe
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt and the name that its result is kept under."""
+
+    key: str
+    messages: Messages
+
+    @property
+    def name(self) -> str:
+        """The key with a checksum of the prompt: a result never stands for a prompt that has changed since."""
+        return f"{self.key} {zlib.crc32(repr(list(self.messages)).encode()):08x}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How prompts are decoded."""
+
+    setting: Setting
+    length: int = 256
+    """New tokens."""
+    loop: Options = field(default_factory=Options)
+    batch: int = 1
+    """Prompts decoded together: it changes the time, not the results."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("length", "batch"):
+            if getattr(self, name) < 1:
+                raise DapdError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    def setup(self, model: DiffusionLM) -> dict[str, Any]:
+        """What must agree for two results to belong together."""
+        return {
+            "model": model.name,
+            "weights": fingerprint(model),
+            "strategy": describe(self.setting.strategy),
+            "n_blocks": self.setting.n_blocks,
+            "length": self.length,
+            "loop": dataclasses.asdict(self.loop),
+            "seed": self.seed,
+        }
+
+
+def decode_all(
+    model: DiffusionLM,
+    plan: Plan,
+    asked: Sequence[Asked],
+    run: Run,
+    keep: Callable[[Asked, Completion], Record] = lambda asked, done: {},
+    progress: Callable[[int], None] = lambda n: None,
+) -> list[Record]:
+    """The results of all prompts in their order; what the folder does not hold yet is decoded and appended to it.
+
+    Several processes share the prompts out among them, and all return all of the results.
+    """
+    world = World.from_environment()
+    known = {record["key"]: record for record in run.records()}
+    mine = world.share(list(enumerate(asked)))
+    missing = [(place, one) for place, one in mine if one.name not in known]
+    progress(len(mine) - len(missing))
+    if missing:
+        run.note_environment()
+    decoded: list[Record] = []
+    for first in range(0, len(missing), plan.batch):
+        part = missing[first : first + plan.batch]
+        began = time.perf_counter()
+        done = _generate(model, plan, part)
+        seconds = (time.perf_counter() - began) / len(part)
+        fresh = [
+            {**_record(one, completion, seconds), **keep(one, completion)}
+            for (_, one), completion in zip(part, done, strict=True)
+        ]
+        run.append(fresh)
+        decoded += fresh
+        progress(len(fresh))
+    known |= {record["key"]: record for record in world.gather(decoded)}
+    return [known[one.name] for one in asked]
+
+
+def _generate(model: DiffusionLM, plan: Plan, part: Sequence[tuple[int, Asked]]) -> list[Completion]:
+    prompts: list[Any] = [prompt(model, one.messages) for _, one in part]
+    # A prompt draws the same numbers whatever batch it is decoded in.
+    options = dataclasses.replace(plan.loop, seed=tuple(plan.seed * 1_000_003 + place for place, _ in part))
+    run: Callable[..., list[Completion]] = model.generate  # type: ignore[assignment]
+    return run(prompts, strategy=plan.setting, max_new_tokens=plan.length, options=options)
+
+
+def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
+    """The ids of a conversation; a model without a chat template reads its turns as paragraphs."""
+    if model.tokenizer.has_chat:
+        return model.encode(messages)
+    return model.encode("\n\n".join(message["content"] for message in messages) + "\n\n")
+
+
+def _record(asked: Asked, done: Completion, seconds: float) -> Record:
+    return {
+        "key": asked.name,
+        "text": done.text,
+        "nfe": done.nfe,
+        "tokens": done.generated_tokens,
+        "seconds": round(seconds, 6),
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def tokens_per_second(records: Sequence[Record]) -> float:
+    """Generated tokens before the first EOS over generation time."""
+    return float(sum(r["tokens"] for r in records) / max(1e-9, sum(r["seconds"] for r in records)))

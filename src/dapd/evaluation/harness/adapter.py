@@ -1,0 +1,257 @@
+"""lm-eval's model interface around a diffusion model: batched by length, resumable, split over processes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from lm_eval.api.model import LM
+
+from dapd.errors import DapdError
+from dapd.evaluation.harness.likelihood import log_likelihood
+from dapd.evaluation.harness.options import EvalOptions
+from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
+from dapd.evaluation.harness.world import World
+from dapd.evaluation.runs import Record, Run
+from dapd.generation import Completion, DiffusionLM, blocks_of
+from dapd.settings import Setting, describe
+
+Key = tuple[str, int, int, int]
+"""Task, document, request of the document, repeat."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request, once."""
+
+    key: Key
+    request: Any
+    digest: str
+    """Of the request's text: an answer to another text under the same key is not this one's."""
+
+
+def jobs_of(requests: Sequence[Any]) -> list[Job]:
+    """A job per request, in order; requests that are asked several times are told apart by their repeat."""
+    seen: Counter[tuple[str, int, int]] = Counter()
+    out = []
+    for request in requests:
+        place = (str(request.task_name), int(request.doc_id or 0), int(request.idx))
+        out.append(Job((*place, seen[place]), request, digest(request.request_type, *request.args)))
+        seen[place] += 1
+    return out
+
+
+def digest(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def key_of(record: Record) -> Key:
+    return record["task"], record["doc"], record["idx"], record["repeat"]
+
+
+@dataclass
+class Ready:
+    """A prompt that is ready to be decoded."""
+
+    job: Job
+    ids: list[int]
+    n_new: int
+    until: list[str]
+    seconds: float
+    """What encoding it took."""
+
+
+@dataclass
+class Memory:
+    """The results of a run, in a folder or only here."""
+
+    run: Run | None = None
+    held: dict[Key, Record] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.held |= {key_of(record): record for record in (self.run.records() if self.run else [])}
+
+    def find(self, job: Job) -> Record | None:
+        record = self.held.get(job.key)
+        if record is not None and record["digest"] != job.digest:
+            task, doc, *_ = job.key
+            raise DapdError(
+                f"the results at hand answer another text for {task}, document {doc}: the data or lm-eval's task file "
+                "changed since; choose another folder with --out"
+            )
+        return record
+
+    def add(self, records: Sequence[Record]) -> None:
+        if self.run is not None:
+            self.run.append(records)
+        self.held |= {key_of(record): record for record in records}
+
+
+class HarnessLM(LM):  # type: ignore[misc]
+    """A diffusion model as lm-eval sees it.
+
+    lm-eval is told of one process and one rank whatever there are: it would draw other examples for the prompts of
+    every rank, and the table would depend on the number of processes. The requests are split here instead.
+    """
+
+    def __init__(
+        self,
+        model: DiffusionLM,
+        setting: Setting,
+        options: EvalOptions,
+        run: Run | None = None,
+        world: World | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.setting, self.options = model, setting, options
+        self.prompter = Prompter(model.tokenizer, chat_mode(options.chat, model.tokenizer))
+        self.memory = Memory(run)
+        self.spread = world or World()
+        self.prefix: Callable[[Any], str] = lambda request: ""
+        """The end of a request's context that the answer is to begin with."""
+        self.on_progress: Callable[[int], None] = lambda n: None
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.model.name
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        return self.prompter.chat
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return conversation(chat_history)
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        return [record["text"] for record in self.answers(requests, self._generate)]
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        return [(record["logprob"], record["greedy"]) for record in self.answers(requests, self._likelihoods)]
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        return [record["logprob"] for record in self.answers(requests, self._likelihoods)]
+
+    def answers(self, requests: Sequence[Any], work: Callable[[list[Job]], Iterator[list[Record]]]) -> list[Record]:
+        """A record per request: those that are held, and the others by `work`, this process doing its share."""
+        jobs = jobs_of(requests)
+        mine = [job for job in self.spread.share(jobs) if self.memory.find(job) is None]
+        self.on_progress(len(self.spread.share(jobs)) - len(mine))
+        new: list[Record] = []
+        for records in work(mine):
+            self.memory.add(records)
+            new += records
+            self.on_progress(len(records))
+        self.memory.held |= {key_of(record): record for record in self.spread.gather(new)}
+        missing = [job.key for job in jobs if job.key not in self.memory.held]
+        if missing:
+            raise DapdError(f"no answer to {missing[0]}: the processes do not see the same folder of results")
+        return [self.memory.held[job.key] for job in jobs]
+
+    def seed_of(self, key: Key) -> int:
+        return zlib.crc32(repr((self.options.seed, *key)).encode())
+
+    def _generate(self, jobs: list[Job]) -> Iterator[list[Record]]:
+        # The longest prompts first: what does not fit does not fit at once.
+        ready = sorted((self._ready(job) for job in jobs), key=lambda r: (r.n_new, len(r.ids)), reverse=True)
+        for n_new, group in groupby(ready, key=lambda r: r.n_new):
+            same = list(group)
+            for first in range(0, len(same), self.options.batch):
+                yield self._batch(same[first : first + self.options.batch], n_new)
+
+    def _ready(self, job: Job) -> Ready:
+        context, wanted = job.request.args
+        began = time.perf_counter()
+        ids = self.prompter.ids(context, self.prefix(job.request))
+        seconds = time.perf_counter() - began
+        n_new = self.options.max_new_tokens or int(wanted.get("max_gen_toks", 256))
+        room = self.model.network.max_length - n_new
+        if len(ids) > room:
+            raise DapdError(
+                f"{job.key[0]}, document {job.key[1]}: the prompt has {len(ids)} tokens, and with {n_new} new ones the "
+                f"model takes {max(room, 0)}; give fewer examples (--shots) or fewer new tokens"
+            )
+        until = wanted.get("until") or []
+        return Ready(job, ids, n_new, [until] if isinstance(until, str) else list(until), seconds)
+
+    def _batch(self, batch: list[Ready], n_new: int) -> list[Record]:
+        loop = replace(self.options.loop, seed=tuple(self.seed_of(ready.job.key) for ready in batch))
+        if loop.block_length is None and self.setting.n_blocks > 1:
+            loop = replace(loop, block_length=blocks_of(n_new, self.setting.n_blocks))
+        generate: Callable[..., list[Completion]] = self.model.generate  # type: ignore[assignment]
+        began = time.perf_counter()
+        done = generate([r.ids for r in batch], strategy=self.setting.strategy, max_new_tokens=n_new, options=loop)
+        seconds = (time.perf_counter() - began) / len(batch)
+        settings = {"strategy": describe(self.setting.strategy), "max_new_tokens": n_new, **asdict(loop)}
+        del settings["seed"]
+        return [self._record(r, c, seconds, settings) for r, c in zip(batch, done, strict=True)]
+
+    def _record(self, ready: Ready, completion: Completion, seconds: float, settings: dict[str, Any]) -> Record:
+        began = time.perf_counter()
+        text = self._answer(ready, completion)
+        counted = self._fast_dllm_tokens(ready, completion)
+        around = ready.seconds + time.perf_counter() - began
+        return _head(ready.job, "generate") | {
+            "text": text,
+            "nfe": completion.nfe,
+            "tokens": completion.generated_tokens,
+            "seconds": round(seconds, 6),
+            "loop_seconds": round(seconds + around, 6),
+            "prompt_tokens": len(ready.ids),
+            "fast_dllm_tokens": counted,
+            "finish": completion.finish_reason,
+            "settings": settings,
+        }
+
+    def _answer(self, ready: Ready, completion: Completion) -> str:
+        """What is scored of a completion."""
+        asked = self.options.fenced_code
+        wanted = self.prompter.chat != "none" if asked is None else asked
+        # Only the task that begins the function in the prompt; its variants for chats begin the block themselves.
+        block = fenced(completion.text) if wanted and ready.job.key[0] == "humaneval" else None
+        return cut(completion.text, ready.until) if block is None else block
+
+    def _fast_dllm_tokens(self, ready: Ready, completion: Completion) -> int:
+        """Tokens as Fast-dLLM's harness counts them: HumanEval's as generated, others cut and tokenised again."""
+        eos, ids = self.model.network.profile.eos_id, completion.ids
+        if not ready.job.key[0].startswith("humaneval"):
+            text = cut(self.model.tokenizer.decode(ids, skip_special=False), ready.until)
+            ids = self.model.tokenizer.encode(text, special=False)
+        return sum(i != eos for i in ids)
+
+    def _likelihoods(self, jobs: list[Job]) -> Iterator[list[Record]]:
+        for job in jobs:
+            began = time.perf_counter()
+            value, nfe, tokens = 0.0, 0, 0
+            for number, (before, after) in enumerate(self._pieces(job)):
+                seed = self.seed_of(job.key) + number
+                value += log_likelihood(self.model.network, before, after, self.options.mc_samples, seed)
+                nfe, tokens = nfe + self.options.mc_samples, tokens + len(after)
+            seconds = round(time.perf_counter() - began, 6)
+            yield [
+                _head(job, "likelihood")
+                | {"logprob": value, "greedy": False, "nfe": nfe, "tokens": tokens, "seconds": seconds}
+            ]
+
+    def _pieces(self, job: Job) -> list[tuple[list[int], list[int]]]:
+        """Context and continuation of a request; a text alone is cut into pieces that fit the model."""
+        room = self.model.network.max_length
+        if len(job.request.args) == 1:
+            ids = self.model.tokenizer.encode(job.request.args[0])
+            return [([], ids[first : first + room]) for first in range(0, len(ids), room)]
+        before, after = self.prompter.pair(*job.request.args)
+        if len(before) + len(after) > room:
+            raise DapdError(
+                f"{job.key[0]}, document {job.key[1]}: {len(before) + len(after)} tokens; the model takes {room}; "
+                "give fewer examples (--shots)"
+            )
+        return [(before, after)]
+
+
+def _head(job: Job, kind: str) -> Record:
+    task, doc, idx, repeat = job.key
+    return {"kind": kind, "task": task, "doc": doc, "idx": idx, "repeat": repeat, "digest": job.digest}

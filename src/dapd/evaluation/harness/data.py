@@ -1,0 +1,102 @@
+"""Benchmark data from a folder: which files hold which split, and what every row must have."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapd.errors import DapdError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """Where a data set lies under the folder that the user names."""
+
+    files: Mapping[str, str]
+    """Split -> file, as lm-eval's task files name the splits."""
+    columns: tuple[str, ...]
+    """What every row must have."""
+    keep: Callable[[Row], bool] = lambda row: True
+    """Which rows of the file belong to the split."""
+    resources: tuple[str, ...] = ()
+    """Other files or folders that the scorer reads."""
+
+    def read(self, folder: Path) -> dict[str, list[Row]]:
+        """The rows of every split."""
+        for name in self.resources:
+            if not (folder / name).exists():
+                raise DapdError(f"{folder / name} is missing; the task's scorer needs it")
+        return {split: [r for r in self.rows(folder / name) if self.keep(r)] for split, name in self.files.items()}
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise DapdError(f"cannot read {path}: {error.strerror}; --data-dir names the folder above it") from None
+        except UnicodeDecodeError:
+            raise DapdError(f"{path} is not UTF-8 text") from None
+        found = False
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DapdError(f"{path}, line {number}: not JSON ({error})") from None
+            missing = [c for c in self.columns if not isinstance(row, dict) or c not in row]
+            if missing:
+                raise DapdError(f"{path}, line {number}: no column {missing[0]!r}; needed: {', '.join(self.columns)}")
+            found = True
+            yield row
+        if not found:
+            raise DapdError(f"{path} holds no rows")
+
+
+GSM8K = LocalData({"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"}, ("question", "answer"))
+HUMANEVAL = LocalData(
+    {"test": "humaneval/HumanEval.jsonl"}, ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+)
+# The test split of the full set, by the authors' numbering; 1-10 are for examples, the rest for training.
+MBPP = LocalData(
+    {"test": "mbpp/mbpp.jsonl"},
+    ("task_id", "text", "code", "test_list"),
+    keep=lambda row: 11 <= row["task_id"] <= 510,
+)
+MATH500 = LocalData({"test": "math500/test.jsonl"}, ("problem", "solution", "answer"))
+IFEVAL = LocalData(
+    {"train": "ifeval/input_data.jsonl"},
+    ("key", "prompt", "instruction_id_list", "kwargs"),
+    resources=("nltk_data/tokenizers/punkt_tab",),
+)
+
+
+@contextlib.contextmanager
+def offline(folder: Path | None) -> Iterator[None]:
+    """Inside, nothing is fetched: what is needed lies in the folder. None: the hubs are asked."""
+    if folder is None:
+        yield
+        return
+    wanted = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "NLTK_DATA": str(folder / "nltk_data"),
+    }
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
+    with contextlib.suppress(ImportError):
+        import nltk
+
+        nltk.data.path.insert(0, wanted["NLTK_DATA"])
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.update({key: value})

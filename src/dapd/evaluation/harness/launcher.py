@@ -1,0 +1,56 @@
+"""`--model dapd` inside lm-eval's own command line: the arguments as lm-eval hands them over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.api.registry import register_model
+
+from dapd.errors import DapdError
+from dapd.evaluation.harness.adapter import HarnessLM
+from dapd.evaluation.harness.options import EvalOptions, configured
+from dapd.evaluation.harness.run import setup
+from dapd.evaluation.harness.world import World, local_device
+from dapd.evaluation.runs import Run
+from dapd.generation import as_dtype, load
+
+
+@register_model("dapd")
+class DapdLM(HarnessLM):
+    """pretrained=MODEL,strategy=NAME, and fields of the strategy, the loop or the evaluation: tau_max=0.2,chat=none.
+
+    With out=DIR the samples and their costs are kept there, and a killed run goes on from them.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        strategy: str = "dapd-staged",
+        out: str | None = None,
+        dtype: str | None = None,
+        **more: Any,
+    ) -> None:
+        asked = {key: more.pop(key, None) for key in ("batch_size", "max_batch_size", "device")}
+        chosen, options = configured(strategy, more, EvalOptions(batch=_batch(asked["batch_size"])))
+        model = load(pretrained, device=_device(asked["device"]), dtype=as_dtype(dtype))
+        world = World.from_environment()
+        run = None if out is None else Run.open(Path(out), setup(model, chosen, options))
+        if run is not None:
+            run.note_environment()
+        super().__init__(model, chosen, options, run, world)
+
+
+def _batch(size: Any) -> int:
+    try:
+        return int(size or 1)
+    except ValueError:
+        raise DapdError(f"batch_size is {size!r}; it must be a whole number") from None
+
+
+def _device(asked: str | None) -> str | None:
+    """lm-eval says cuda:0 where the user said nothing, in every process and where there is no GPU."""
+    if asked is None or (asked.startswith("cuda") and not torch.cuda.is_available()):
+        return None
+    return (local_device() or asked) if asked in ("cuda", "cuda:0") else asked

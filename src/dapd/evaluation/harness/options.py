@@ -1,0 +1,118 @@
+"""How an evaluation is run, and what is reported of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from dapd.engine import Options
+from dapd.errors import DapdError, unknown
+from dapd.generation import with_settings
+from dapd.sampling import Sampling
+from dapd.settings import Setting, changed, parsed, setting
+
+Chat = Literal["auto", "single_turn", "multi_turn", "none"]
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Everything but the model, the strategy and the tasks. The defaults are the paper's where it has any."""
+
+    max_new_tokens: int | None = 256
+    """Generation length, over what the task's file says; None: what the file says, 256 where it says nothing."""
+    limit: int | None = None
+    """Only the first so many documents of each task; None: all of them."""
+    shots: int | None = None
+    """Examples in the prompt; None: lm-eval's default for the task."""
+    chat: Chat = "auto"
+    """single_turn: the whole prompt, examples included, as one user turn (as Fast-dLLM does); multi_turn: every example
+    a turn of its own; none: plain text; auto: single_turn where the model has a chat template, else none."""
+    fenced_code: bool | None = None
+    """HumanEval: score the fenced block of an answer that has one, uncut, as Fast-dLLM does; None: where it is asked as
+    a chat. lm-eval itself appends the answer to the prompt as it stands."""
+    batch: int = 1
+    """Prompts decoded together; batches are made of prompts of similar length."""
+    data_dir: Path | None = None
+    """Folder with the data sets as files: nothing is fetched; None: from the public hubs."""
+    confirm_unsafe_code: bool = False
+    """Run the code that the model writes (HumanEval, MBPP); it is refused without this."""
+    code_seconds: float = 10.0
+    """Processor and wall time that one piece of generated code gets."""
+    code_memory_mb: int = 1024
+    """Memory that one piece of generated code gets."""
+    checker_seconds: float = 60.0
+    """Wall time that a scorer gets for one answer; the answer counts as wrong after it."""
+    mc_samples: int = 128
+    """Random maskings per likelihood, for tasks that compare likelihoods."""
+    seed: int = 0
+    """Seed of the draws: a document draws the same numbers whatever batch or process decodes it."""
+    loop: Options = field(default_factory=Options)
+    """Options of the decoding loop: block length, reuse, early stop, sampling."""
+
+    def __post_init__(self) -> None:
+        if self.chat not in get_args(Chat):
+            raise unknown("chat mode", self.chat, get_args(Chat))
+        if self.loop.seed != 0:
+            raise DapdError("the loop's seed is set; in an evaluation every document has its own: set seed instead")
+        for name, least in (("max_new_tokens", 1), ("limit", 1), ("shots", 0), ("batch", 1), ("mc_samples", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise DapdError(f"{name} is {value}; it must be at least {least}")
+        for name in ("code_seconds", "code_memory_mb", "checker_seconds"):
+            if not getattr(self, name) > 0:
+                raise DapdError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+    def setup(self) -> dict[str, Any]:
+        """What must agree for two samples to belong to one table. How many there are, where the data lie and the batch
+        size need not: a run over the first twenty documents may go on to all of them."""
+        free = ("data_dir", "confirm_unsafe_code", "batch", "limit")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in free}
+
+
+def configured(strategy: str, fields: Mapping[str, Any], base: EvalOptions) -> tuple[Setting, EvalOptions]:
+    """A strategy by name and the options, with fields changed: each belongs to whichever of them has it."""
+    found = setting(strategy)
+    own = {field.name for field in dataclasses.fields(found.strategy)}
+    ours = {field.name for field in dataclasses.fields(EvalOptions)} - {"data_dir", "loop", "confirm_unsafe_code"}
+    loop = {field.name for kind in (Options, Sampling) for field in dataclasses.fields(kind)} - {"sampling", "seed"}
+    for key in fields:
+        if key not in own | ours | loop:
+            raise unknown(f"field of {strategy}, the loop or the evaluation", key, own | ours | loop)
+
+    def of(names: set[str]) -> dict[str, Any]:
+        return {key: value for key, value in fields.items() if key in names}
+
+    options = dataclasses.replace(base, **parsed(EvalOptions, of(ours - own)))
+    options = dataclasses.replace(options, loop=with_settings(options.loop, of(loop - own - ours)))
+    return dataclasses.replace(found, strategy=changed(found.strategy, of(own))), options
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task: how right and how fast."""
+
+    task: str
+    n: int
+    """Documents."""
+    accuracy: float
+    """The task's main score in percent (GSM8K flexible-extract, pass@1, math_verify, prompt-level strict IFEval)."""
+    metric: str
+    """Which of lm-eval's metrics that is."""
+    metrics: dict[str, float]
+    """All of the task's metrics, as lm-eval names and scales them."""
+    nfe: float
+    """Forward passes per document: the paper's steps."""
+    tokens_per_forward: float
+    """Generated tokens before the first EOS, per forward pass."""
+    tps: float
+    """Generated tokens before the first EOS, per second of generation."""
+    tps_fast_dllm: float
+    """As Fast-dLLM counts since January 2026: tokens of the cut answer over the whole loop's time; on HumanEval all
+    tokens that are not EOS."""
+    tps_fast_dllm_2025: float
+    """As Fast-dLLM counted before: on HumanEval the prompt's tokens too."""
+    seconds: float
+    """Generation time of all documents."""

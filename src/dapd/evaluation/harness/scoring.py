@@ -1,0 +1,129 @@
+"""Scorers that cannot hang a run, and the numbers of a task."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from dapd.errors import DapdError
+from dapd.evaluation.harness.options import TaskSummary
+from dapd.evaluation.harness.tasks import main_metric
+from dapd.evaluation.runs import Record
+
+Scorer = Callable[[Any, Any], dict[str, Any]]
+
+
+class Guard:
+    """A scorer in a process of its own, which is ended when an answer takes too long; that answer is then scored as if
+    nothing had been said."""
+
+    def __init__(self, score: Scorer, seconds: float, name: str) -> None:
+        self.score, self.seconds, self.name = score, seconds, name
+        self.timed_out: list[Any] = []
+        self.process: BaseProcess | None = None
+        self.line: Connection | None = None
+
+    def __call__(self, doc: Any, results: Any) -> dict[str, Any]:
+        found = self._ask(doc, results)
+        if found is None:
+            self.timed_out.append(doc)
+            found = self._ask(doc, [_nothing(result) for result in results])
+        if found is None:
+            raise DapdError(f"the scorer of {self.name} takes longer than {self.seconds:g} s even for an empty answer")
+        return found
+
+    def close(self) -> None:
+        if self.process is not None and self.line is not None:
+            self.line.close()
+            self.process.kill()
+            self.process.join()
+        self.process = self.line = None
+
+    def _ask(self, doc: Any, results: Any) -> dict[str, Any] | None:
+        line = self.line or self._start()
+        line.send((doc, results))
+        try:
+            if not line.poll(self.seconds):
+                self.close()
+                return None
+            said = line.recv()
+        except EOFError:  # it ran out of memory, or something it loaded crashed
+            self.close()
+            return None
+        if isinstance(said, Exception):
+            raise said
+        found: dict[str, Any] = said
+        return found
+
+    def _start(self) -> Connection:
+        # Forked, because tasks hold functions that cannot be sent to a new interpreter.
+        context = multiprocessing.get_context("fork")
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(self.score, theirs, self.line), daemon=True)
+        self.process.start()
+        theirs.close()
+        return self.line
+
+
+def _serve(score: Scorer, line: Connection, other_end: Connection) -> None:
+    other_end.close()
+    while True:
+        try:
+            doc, results = line.recv()
+        except EOFError:
+            return
+        try:
+            line.send(score(doc, results))
+        except Exception as error:
+            line.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _nothing(result: Any) -> Any:
+    if isinstance(result, str):
+        return ""
+    return [_nothing(part) for part in result] if isinstance(result, list) else result
+
+
+@contextmanager
+def guarded(tasks: Mapping[str, Any], seconds: float) -> Iterator[dict[str, Guard]]:
+    """Inside, the tasks' scorers run guarded."""
+    guards = {name: Guard(task.process_results, seconds, name) for name, task in tasks.items()}
+    for name, task in tasks.items():
+        task.process_results = guards[name]
+    try:
+        yield guards
+    finally:
+        for name, task in tasks.items():
+            guards[name].close()
+            del task.process_results
+
+
+def summarise(task: str, metrics: Mapping[str, Any], records: Sequence[Record]) -> TaskSummary:
+    """The numbers of one task from lm-eval's metrics and the records of its documents."""
+    scores = {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and "," in name and "_stderr" not in name
+    }
+    chosen = main_metric(task, scores)
+    total = {key: sum(r.get(key, 0) for r in records) for key in ("nfe", "tokens", "fast_dllm_tokens", "prompt_tokens")}
+    seconds, loop = (sum(r.get(key, 0.0) for r in records) for key in ("seconds", "loop_seconds"))
+    prompt = total["prompt_tokens"] if task.startswith("humaneval") else 0
+    n = len({r["doc"] for r in records})
+    return TaskSummary(
+        task=task,
+        n=n,
+        accuracy=100 * scores.get(chosen, float("nan")),
+        metric=chosen,
+        metrics=scores,
+        nfe=total["nfe"] / max(1, len(records)),
+        tokens_per_forward=total["tokens"] / max(1, total["nfe"]),
+        tps=total["tokens"] / seconds if seconds else 0.0,
+        tps_fast_dllm=total["fast_dllm_tokens"] / loop if loop else 0.0,
+        tps_fast_dllm_2025=(total["fast_dllm_tokens"] + prompt) / loop if loop else 0.0,
+        seconds=seconds,
+    )

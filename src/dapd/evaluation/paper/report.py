@@ -1,0 +1,89 @@
+"""A table of the paper as rows of our numbers beside its own, on the screen, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MEASURES = {"accuracy": "acc. %", "score": "score %", "steps": "steps", "tps": "TPS"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell: what we measured and what the paper prints."""
+
+    row: str
+    column: str
+    n: int
+    """Samples."""
+    ours: Mapping[str, float | None]
+    """None: cannot be scored here."""
+    published: Mapping[str, float]
+    extra: Mapping[str, float | None] = field(default_factory=dict)
+    """More of ours that the paper does not print."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table, with what a reader must know of it."""
+
+    table: str
+    label: str
+    """In the paper's source."""
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    text: str = ""
+    """Tables that come as text."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def measures(self) -> list[str]:
+        used = [name for line in self.lines for name in (*line.ours, *line.published)]
+        return [name for name in MEASURES if name in used]
+
+    def to_markdown(self) -> str:
+        out = [f"# {self.table} ({self.label})", ""]
+        if self.lines:
+            names = self.measures()
+            head = ["task", "method", "n", *(f"{MEASURES[n]} {who}" for n in names for who in ("ours", "paper"))]
+            out += ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+            out += ["| " + " | ".join(row) + " |" for row in self.cells()]
+        if self.text:
+            out += [self.text]
+        extras = [line for line in self.lines if line.extra]
+        if extras:
+            out += ["", "More:", ""]
+            out += [f"- {line.row}, {line.column}: {_listed(line.extra)}" for line in extras]
+        if self.notes:
+            out += ["", *(f"- {note}" for note in self.notes)]
+        return "\n".join(out) + "\n"
+
+    def cells(self) -> list[list[str]]:
+        """The lines as text, sorted by column as the paper groups them."""
+        columns = list(dict.fromkeys(line.column for line in self.lines))
+        ordered: Sequence[Line] = sorted(self.lines, key=lambda line: columns.index(line.column))
+        names = self.measures()
+        return [
+            [line.column, line.row, str(line.n), *(text for name in names for text in _pair(line, name))]
+            for line in ordered
+        ]
+
+
+def _pair(line: Line, name: str) -> tuple[str, str]:
+    return (shown(line.ours[name]) if name in line.ours else "", _number(line.published.get(name)))
+
+
+def shown(value: float | None) -> str:
+    return "not scored" if value is None else f"{value:.1f}"
+
+
+def _number(value: float | None) -> str:
+    """As the paper prints it: one decimal, or two where it has two."""
+    return "" if value is None else f"{value:.1f}" if round(value, 1) == value else f"{value:g}"
+
+
+def _listed(values: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items())

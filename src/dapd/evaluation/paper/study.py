@@ -1,0 +1,166 @@
+"""What all tables share: the model, how much of the data, where results go, and what the user left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dapd.engine import Options
+from dapd.errors import DapdError, unknown
+from dapd.evaluation.decoding import Plan
+from dapd.evaluation.harness.options import Chat, EvalOptions
+from dapd.evaluation.harness.world import World
+from dapd.evaluation.paper import numbers
+from dapd.evaluation.paper.cells import LENGTH, Cell
+from dapd.evaluation.parallelbench import GROUPS
+from dapd.generation import DiffusionLM
+from dapd.settings import Setting
+
+METHODS = ("original", "fast-dllm", "eb-sampler", "klass", "dapd-staged", "dapd-direct")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much of a table is run."""
+
+    limit: int | None = None
+    """Only the first so many samples of each task."""
+    length: int = LENGTH
+    """New tokens instead of the paper's 256; other lengths change in proportion."""
+    only: tuple[str, ...] = ()
+    """Methods and tasks; empty: all."""
+    shots: int | None = None
+    """Examples in lm-eval's prompts; None: its defaults, as in the paper."""
+    sweep: bool = False
+    """Multi-question: run the paper's sweeps of the baselines and keep the most accurate setting of each."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DapdError(f"{name} is {value}; it must be at least 1")
+        known = {*METHODS, *numbers.TASKS, *GROUPS}
+        for name in self.only:
+            if name not in known:
+                raise unknown("method or task", name, known)
+
+    def wants(self, method: str, task: str | None = None) -> bool:
+        """Whether `only` asks for it; naming methods alone keeps all tasks, and the other way round."""
+        methods = [name for name in self.only if name in METHODS]
+        tasks = [name for name in self.only if name not in METHODS]
+        return (not methods or method in methods) and (task is None or not tasks or task in tasks)
+
+    @property
+    def suffix(self) -> str:
+        """What a file's name says of it: part of a table never takes the place of the whole."""
+        parts = [*self.only, *([f"first{self.limit}"] if self.limit else []), *(["sweep"] if self.sweep else [])]
+        return "".join(f"_{part}" for part in [*parts, *([f"{self.length}tokens"] if self.length != LENGTH else [])])
+
+    def scaled(self, length: int) -> int:
+        return max(1, length * self.length // LENGTH)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A model to reproduce the paper with."""
+
+    model: DiffusionLM
+    out: Path
+    data_dir: Path | None = None
+    """Folder with the data sets; None: from the public hubs, where they are there."""
+    settings: str = "auto"
+    """Whose settings: llada, dream; auto: by the model's kind."""
+    scope: Scope = field(default_factory=Scope)
+    batch: int = 1
+    chat: Chat = "auto"
+    confirm_unsafe_code: bool = False
+    tell: Callable[[str], None] = lambda text: None
+    progress: Callable[[int], None] = lambda n: None
+
+    def __post_init__(self) -> None:
+        if self.settings not in ("auto", *numbers.MAIN):
+            raise unknown("settings", self.settings, ("auto", *numbers.MAIN))
+
+    @property
+    def family(self) -> str:
+        if self.settings != "auto":
+            return self.settings
+        return "dream" if self.model.network.lookback else "llada"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process, of those that share the work, writes the reports."""
+        return World.from_environment().rank == 0
+
+    def only_llada(self, table: str) -> None:
+        if self.family != "llada":
+            raise DapdError(
+                f"the paper has the table {table!r} for LLaDA alone; to run it with LLaDA's settings all the same, "
+                "add --settings llada"
+            )
+
+    def cells(self, cells: Iterable[Cell]) -> list[Cell]:
+        """The cells that are asked for, at the length that is asked for."""
+        found = [replace(c, length=self.scope.scaled(c.length)) for c in cells if self.scope.wants(c.method, c.task)]
+        if not found:
+            raise DapdError(f"nothing is left of the table with --only {','.join(self.scope.only)}")
+        return found
+
+    def harness(self, cell: Cell) -> EvalOptions:
+        return EvalOptions(
+            max_new_tokens=cell.length,
+            limit=self.scope.limit,
+            shots=self.scope.shots,
+            chat=self.chat,
+            batch=self.batch,
+            data_dir=self.data_dir,
+            confirm_unsafe_code=self.confirm_unsafe_code,
+            loop=cell.loop,
+        )
+
+    def plan(self, setting: Setting, length: int, loop: Options | None = None) -> Plan:
+        return Plan(setting, self.scope.scaled(length), loop or Options(), self.batch)
+
+    def folder(self, *names: str) -> Path:
+        return self.out.joinpath("runs", *names)
+
+    def file(self, name: str, ending: str) -> Path:
+        """Where a report or a figure's data go."""
+        return self.out / f"{name}{self.scope.suffix}{ending}"
+
+    def data(self, name: str) -> Path | None:
+        """The folder of one data set: below the one that the user named, or that one itself."""
+        if self.data_dir is None:
+            return None
+        if not self.data_dir.is_dir():
+            raise DapdError(f"--data-dir {self.data_dir}: there is no such folder")
+        inner = self.data_dir / name
+        return inner if inner.is_dir() else self.data_dir
+
+    def notes(self) -> list[str]:
+        """What keeps these numbers from being compared with the paper's."""
+        scope, out = self.scope, []
+        if scope.limit is not None:
+            out.append(f"Only the first {scope.limit} of each task's samples were run: not comparable with the paper.")
+        if scope.length != LENGTH:
+            out.append(f"Lengths are {scope.length / LENGTH:g} of the paper's: not comparable with it.")
+        if scope.shots is not None:
+            out.append(f"{scope.shots} examples in lm-eval's prompts instead of its defaults.")
+        if self.model.name.startswith("random:"):
+            out.append("The weights are random: this shows that everything runs, and nothing else.")
+        return out
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Whole or not at all."""
+    draft = path.with_name(path.name + ".draft")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+    return path
+
+
+def write_json(path: Path, content: object) -> Path:
+    return write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,171 @@
+"""ParallelBench's scores: the rules are its own, the code is ours. Every score is a set of parts and a total in 0..1.
+
+A part that needs a tool which is not here is None, and so is the total: nothing stands in for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dapd.errors import DapdError, unknown
+from dapd.evaluation.parallelbench.data import Answer
+from dapd.evaluation.parallelbench.text import Tools, bleu, rouge_l
+
+Parts = dict[str, float | None]
+"""`score` is the total; the other names are its parts, or a stricter reading."""
+
+
+def parse_list(text: str) -> list[str]:
+    """The loose reading: what follows the last `[`, up to the next `]`, cut at commas, quotes and blanks stripped."""
+    *_, tail = text.split("[")
+    words = (part.strip(' "') for part in tail.split("]", 1)[0].split(","))
+    return [word for word in words if word]
+
+
+def parse_list_strictly(text: str) -> list[str] | None:
+    """The strict reading of that list: `["a", "b"]`, closed, every item in double quotes, one blank after commas."""
+    _, opened, rest = text.rpartition("[")
+    inner, closed, _ = rest.partition("]")
+    items = inner.split(", ")
+    if not opened or not closed or not all(re.fullmatch(r'"[^"]*"', item) for item in items):
+        return None
+    return [item[1:-1] for item in items]
+
+
+def matches(found: list[str], answer: Answer) -> bool:
+    return found == parse_list(_text(answer))
+
+
+def shuffled(found: list[str], answer: Answer) -> bool:
+    before = _field(answer, "input")
+    return sorted(found) == sorted(before) and found != before
+
+
+def inserted(found: list[str], answer: Answer) -> bool:
+    """The list, with the new word somewhere in it."""
+    before, word = _field(answer, "input"), _field(answer, "word")
+    if word not in found:
+        return False
+    place = found.index(word)
+    return bool(found[:place] + found[place + 1 :] == before)
+
+
+def removed(found: list[str], answer: Answer) -> bool:
+    """The list without one of its items."""
+    before = _field(answer, "input")
+    return any(found == before[:i] + before[i + 1 :] for i in range(len(before)))
+
+
+def replaced(found: list[str], answer: Answer) -> bool:
+    """The list with the new word in the place of one item."""
+    before, word = _field(answer, "input"), _field(answer, "word")
+    if len(found) != len(before) or word not in found:
+        return False
+    place = found.index(word)
+    return found == [*before[:place], word, *before[place + 1 :]]
+
+
+def _of_lists(right: Callable[[list[str], Answer], bool]) -> Callable[[str, Answer, Tools], Parts]:
+    def score(text: str, answer: Answer, tools: Tools) -> Parts:
+        strict = parse_list_strictly(text)
+        return {
+            "score": float(right(parse_list(text), answer)),
+            "strict": float(strict is not None and right(strict, answer)),
+        }
+
+    return score
+
+
+def latin_square(text: str, answer: Answer, tools: Tools) -> Parts:
+    """The first rows that hold exactly the symbols, as many as there are symbols; the columns must hold them too."""
+    symbols = set(_field(answer, "symbols"))
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.split("\n")]
+    square = [row for row in rows if set(row) == symbols][: len(symbols)]
+    sized = len(square) == len(symbols) and all(len(row) == len(symbols) for row in square)
+    return {"score": float(sized and all(set(column) == symbols for column in zip(*square, strict=True)))}
+
+
+SIDE = 4
+
+
+def sudoku(text: str, answer: Answer, tools: Tools) -> Parts:
+    """The four rows of the solution. Loosely, blanks and commas are dropped and lines without four digits skipped."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    digits = ["".join(re.findall(r"\d", line)) for line in lines]
+    wanted = _text(answer).split()
+    return {"score": float([row for row in digits if len(row) == SIDE] == wanted), "strict": float(lines == wanted)}
+
+
+def words_to_sentence(text: str, answer: Answer, tools: Tools) -> Parts:
+    """All words, letter for letter, in a text that the grammar checker has nothing to say about."""
+    inclusion = float(all(word in text for word in _field(answer, "words")))
+    grammar = tools.grammar(text)
+    return {"inclusion": inclusion, "grammar": grammar, "score": _product(inclusion, grammar)}
+
+
+def summary(text: str, answer: Answer, tools: Tools) -> Parts:
+    overlap = rouge_l(text.strip(), _field(answer, "summary").strip())
+    grammar = tools.grammar(text)
+    return {"rouge_l": overlap, "grammar": grammar, "score": _product(overlap, grammar)}
+
+
+def paraphrase(text: str, answer: Answer, tools: Tools) -> Parts:
+    """Far from the words of the original, near to its meaning."""
+    text, source = text.strip(), _field(answer, "text")
+    if not text:
+        return {"novelty": 0.0, "bertscore": 0.0, "grammar": 0.0, "score": 0.0}
+    novelty = 1 - bleu(text, source)
+    meaning, grammar = tools.bertscore(text, source), tools.grammar(text)
+    return {"novelty": novelty, "bertscore": meaning, "grammar": grammar, "score": _product(novelty, meaning, grammar)}
+
+
+METRICS: dict[str, Callable[[str, Answer, Tools], Parts]] = {
+    "list_match_score": _of_lists(matches),
+    "list_shuffle_score": _of_lists(shuffled),
+    "list_random_insert_score": _of_lists(inserted),
+    "list_random_remove_score": _of_lists(removed),
+    "list_random_replace_score": _of_lists(replaced),
+    "latin_square_score": latin_square,
+    "sudoku_score": sudoku,
+    "sentence_to_words_score": words_to_sentence,
+    "summary_score": summary,
+    "paraphrase_score": paraphrase,
+}
+"""By the names that the task files use."""
+
+EXACT = tuple(name for name in METRICS if name.startswith("list") or name in ("latin_square_score", "sudoku_score"))
+"""Those that need no outside tool."""
+
+
+def score(metric: str, text: str, answer: Answer, tools: Tools) -> Parts:
+    """The parts of an answer's score."""
+    if metric not in METRICS:
+        raise unknown("ParallelBench metric", metric, METRICS)
+    return METRICS[metric](text, answer, tools)
+
+
+def _product(*parts: float | None) -> float | None:
+    """The product; unknown where a factor is unknown, unless another one is 0 already."""
+    known = [part for part in parts if part is not None]
+    if 0.0 in known:
+        return 0.0
+    if len(known) < len(parts):
+        return None
+    total = 1.0
+    for part in known:
+        total *= part
+    return total
+
+
+def _text(answer: Answer) -> str:
+    if not isinstance(answer, str):
+        raise DapdError(f"an answer must be text here; this one has the fields {', '.join(answer)}")
+    return answer
+
+
+def _field(answer: Answer, name: str) -> Any:
+    if not isinstance(answer, Mapping) or name not in answer:
+        raise DapdError(f"an answer lacks the field {name!r}, which its score needs")
+    return answer[name]

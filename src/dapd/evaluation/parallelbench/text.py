@@ -1,0 +1,109 @@
+"""Scores of free text: ROUGE-L and BLEU, and the tools that only some users have (LanguageTool, BERTScore)."""
+
+from __future__ import annotations
+
+import functools
+import html
+import importlib.util
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapd.errors import missing_extra
+
+MARKS = r"""!"#$%&()*+/:;<=>?@[\]^_`{|}~"""
+
+
+@functools.cache
+def _rouge() -> Any:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise missing_extra("rouge-score", "eval", "ROUGE-L") from None
+    return RougeScorer(["rougeL"], use_stemmer=True)
+
+
+def rouge_l(text: str, reference: str) -> float:
+    """F1 of the longest common subsequence of stemmed words."""
+    return float(_rouge().score(reference, text)["rougeL"].fmeasure)
+
+
+def tokens_13a(text: str) -> list[str]:
+    """Words and marks by the rules of mteval-v13a.
+
+    Marks stand alone; points and commas do unless they are inside of a number; so does a hyphen behind a digit.
+    """
+    spaced = html.unescape(text).translate({ord(mark): f" {mark} " for mark in MARKS})
+    spaced = re.sub(r"(?<![0-9])[.,]|[.,](?![0-9])", lambda found: f" {found.group()} ", spaced)
+    return re.sub(r"(?<=[0-9])-", " - ", spaced).split()
+
+
+def bleu(text: str, reference: str, order: int = 4) -> float:
+    """BLEU of one text against one reference, n-grams up to four, without smoothing: 0 where an order has no match."""
+    found, wanted = tokens_13a(text), tokens_13a(reference)
+    if len(found) < order or not wanted:
+        return 0.0
+    log_precision = 0.0
+    for n in range(1, order + 1):
+        grams = Counter(zip(*(found[i:] for i in range(n)), strict=False))
+        allowed = Counter(zip(*(wanted[i:] for i in range(n)), strict=False))
+        hits = (grams & allowed).total()
+        if not hits:
+            return 0.0
+        log_precision += math.log(hits / grams.total()) / order
+    brevity = min(0.0, 1 - len(wanted) / len(found))
+    return math.exp(log_precision + brevity)
+
+
+@dataclass
+class Tools:
+    """LanguageTool and BERTScore where they are installed. `missing` says why a part is not scored."""
+
+    check: Callable[[str], int] | None = None
+    """Number of complaints about a text."""
+    similarity: Callable[[str, str], float] | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls) -> Tools:
+        """What this machine has."""
+        tools = cls()
+        for name, package, start in (
+            ("grammar", "language_tool_python", _language_tool),
+            ("bertscore", "bert_score", _bert_score),
+        ):
+            if importlib.util.find_spec(package) is None:
+                tools.missing[name] = f"the package {package} is not installed"
+                continue
+            try:
+                setattr(tools, {"grammar": "check", "bertscore": "similarity"}[name], start())
+            except Exception as error:  # it may lack Java, a download, the model: whatever it is, the part stays open
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                tools.missing[name] = f"{package} did not start: {reason}"
+        return tools
+
+    def grammar(self, text: str) -> float | None:
+        """1 where LanguageTool finds nothing; None without LanguageTool."""
+        if not text.strip():
+            return 0.0
+        return None if self.check is None else float(self.check(text.strip()) == 0)
+
+    def bertscore(self, text: str, reference: str) -> float | None:
+        return None if self.similarity is None else self.similarity(text, reference)
+
+
+def _language_tool() -> Callable[[str], int]:
+    import language_tool_python
+
+    tool = language_tool_python.LanguageTool("en-US")
+    return lambda text: len(tool.check(text))
+
+
+def _bert_score() -> Callable[[str, str], float]:
+    import bert_score
+
+    scorer = bert_score.BERTScorer(lang="en")
+    return lambda text, reference: float(scorer.score([text], [reference])[2][0])

@@ -1,0 +1,191 @@
+"""Folders of results that a killed run goes on from: what was asked for, where it ran, and a line per result."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from dapd.errors import DapdError
+
+RESULTS, SETUP, ENVIRONMENT = "results.jsonl", "setup.json", "environment.jsonl"
+
+PACKAGES = ("dapd", "torch", "transformers", "tokenizers", "lm_eval", "datasets", "math-verify", "sympy", "nltk")
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder: `setup.json` (what must agree), `environment.jsonl` (a line per start), `results.jsonl`."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path, setup: Mapping[str, Any], what: str = "run") -> Run:
+        """A new folder, or one that holds results of the same set-up; any other is refused, untouched."""
+        setup = json.loads(json.dumps(dict(setup), default=str))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DapdError(f"cannot make the folder {folder}: {error.strerror}") from None
+        where = folder / SETUP
+        if where.is_file():
+            _check(where, setup, what)
+        elif (folder / RESULTS).exists():
+            raise DapdError(f"{folder} holds results but no {SETUP}: choose another folder with --out")
+        else:
+            _write_once(where, json.dumps(setup, indent=1) + "\n")
+            # Processes of one run start together: whoever came second must have asked for the same.
+            _check(where, setup, what)
+        return cls(folder)
+
+    def records(self) -> list[Record]:
+        """The results so far. A last line that a kill cut short does not count; any other damage is an error."""
+        return read_records(self.folder / RESULTS)
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add results; they are on their way to the disk when this returns. Several processes may do so at once."""
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        with (self.folder / RESULTS).open("a+b") as file, _locked(file):
+            _drop_cut_line(file)
+            file.write(lines.encode())
+            file.flush()
+
+    def note_environment(self) -> None:
+        """Write down where and with what this start ran."""
+        with (self.folder / ENVIRONMENT).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(environment()) + "\n")
+
+    def write(self, name: str, content: Any) -> Path:
+        """A JSON file in the folder, whole or not at all."""
+        draft = _draft(self.folder / name, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+        return draft.replace(self.folder / name)
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a file of results, without a last line that is not finished."""
+    if not path.is_file():
+        return []
+    # Not splitlines(): answers may hold separators that count as line ends there and not in JSON.
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    out = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError("not an object")
+        except ValueError as error:
+            raise DapdError(f"{path}, line {number} is not a result ({error}); nothing was changed") from None
+        out.append(record)
+    return out
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What two set-ups disagree about, down to the single field."""
+    out: list[str] = []
+    for key in dict.fromkeys((*now, *before)):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            out += difference(old, new, f"{prefix}{key}.")
+        elif old != new:
+            out.append(f"{prefix}{key}: {old!r} there, {new!r} here")
+    return out
+
+
+def environment() -> Record:
+    """Versions, commit and hardware."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "rank": int(os.environ.get("RANK", 0)),
+        "world_size": int(os.environ.get("WORLD_SIZE", 1)),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, with a mark where files were changed since; None outside of one."""
+    here = Path(__file__).parent
+    try:
+        ran = [
+            subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran[0].stdout.strip() + ("+changes" if ran[1].stdout.strip() else "")
+
+
+def _check(where: Path, setup: Mapping[str, Any], what: str) -> None:
+    try:
+        before = json.loads(where.read_text(encoding="utf-8"))
+        differ = difference(before, setup)
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        raise DapdError(f"{where} is damaged; move the folder away or choose another with --out") from None
+    if differ:
+        said = ", ".join(differ)
+        raise DapdError(f"{where.parent} holds a {what} of another set-up ({said}); choose another folder with --out")
+
+
+def _draft(path: Path, text: str) -> Path:
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    draft.write_text(text, encoding="utf-8")
+    return draft
+
+
+def _write_once(path: Path, text: str) -> None:
+    """The whole file at once, unless another process was faster."""
+    draft = _draft(path, text)
+    with contextlib.suppress(FileExistsError):
+        path.hardlink_to(draft)
+    draft.unlink()
+
+
+@contextlib.contextmanager
+def _locked(file: IO[bytes]) -> Iterator[None]:
+    """Alone with the file, where the system can lock files; elsewhere one process a folder is all there is."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _drop_cut_line(file: IO[bytes]) -> None:
+    """Cut the file back to its last whole line: a kill in the middle of a write leaves part of one."""
+    end = file.seek(0, os.SEEK_END)
+    if end == 0:
+        return
+    file.seek(end - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)

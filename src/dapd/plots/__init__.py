@@ -1,0 +1,1 @@
+"""Figures for print: the paper's, from traces and results."""

@@ -1,0 +1,84 @@
+"""One colour and one marker for each decoder, in every figure and on the viewer's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dapd.settings import describe
+from dapd.strategies import PRESETS
+from dapd.trace import Trace
+
+# Okabe and Ito's palette, which colour-blind eyes can tell apart; DAPD gets the two strongest.
+COLOURS = {
+    "dapd-staged": "#D55E00",
+    "dapd-direct": "#CC79A7",
+    "fast-dllm": "#0072B2",
+    "fast-dllm-factor": "#56B4E9",
+    "eb-sampler": "#009E73",
+    "klass": "#E69F00",
+    "original": "#000000",
+    "dawn": "#7F3C8D",
+    "local-leap": "#3969AC",
+    "control-shuffled": "#999999",
+    "control-distance": "#666666",
+    "control-confidence": "#B8860B",
+    "dream": "#444444",
+}
+OTHER = "#888888"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d")
+STEPS = "viridis_r"
+"""By step: light is early, as in the paper; even in lightness."""
+
+
+def style(family: str) -> dict[str, Any]:
+    """Colour and marker of a decoder."""
+    names = list(COLOURS)
+    place = names.index(family) if family in COLOURS else len(names)
+    return {"color": COLOURS.get(family, OTHER), "marker": MARKERS[place % len(MARKERS)]}
+
+
+def colour(family: str) -> str:
+    return COLOURS.get(family, OTHER)
+
+
+def family(trace: Trace) -> str:
+    """The preset that a trace was made with, whatever its knobs; the class's name where it is none of ours."""
+    said = trace.about.get("strategy")
+    if not isinstance(said, Mapping) or "name" not in said:
+        return "unknown decoder"
+    near = {name: _likeness(describe(preset), said) for name, preset in PRESETS.items()}
+    best = max(near, key=lambda name: near[name])
+    return best if near[best] >= 0 else str(said["name"])
+
+
+def _likeness(preset: Mapping[str, Any], said: Mapping[str, Any]) -> int:
+    """How many settings agree; what makes a decoder another one (its class, shortcut, order) must."""
+    if any(preset.get(key) != said.get(key) for key in ("name", "shortcut", "order")):
+        return -1
+    return sum(said.get(key) == value for key, value in preset.items())
+
+
+def labels(traces: Sequence[Trace]) -> list[str]:
+    """A name for each trace: the family, with the settings in which those of one family differ, or else a number."""
+    families = [family(trace) for trace in traces]
+    out = []
+    for trace, name in zip(traces, families, strict=True):
+        peers = [_settings(t) for t, other in zip(traces, families, strict=True) if other == name]
+        mine = _settings(trace)
+        odd = [key for key in mine if any(peer.get(key) != mine[key] for peer in peers)]
+        out.append(" ".join([name, *(f"{key}={mine[key]}" for key in odd[:3])]))
+    seen: dict[str, int] = {}
+    for place, label in enumerate(out):
+        seen[label] = seen.get(label, 0) + 1
+        if out.count(label) > 1 or seen[label] > 1:
+            out[place] = f"{label} ({seen[label]})"
+    return out
+
+
+def _settings(trace: Trace) -> dict[str, Any]:
+    options = trace.about.get("options")
+    loop = {k: v for k, v in options.items() if k not in ("seed", "sampling")} if isinstance(options, Mapping) else {}
+    strategy = trace.about.get("strategy")
+    own = {k: v for k, v in strategy.items() if k != "name"} if isinstance(strategy, Mapping) else {}
+    return {"model": trace.about.get("model"), **own, **loop}

@@ -1,0 +1,75 @@
+"""A trace as the page embeds it: its records, with the edges and what was held back packed into bits and bytes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from dapd.trace import Record, Trace
+
+ALL_EDGES = 200_000
+"""Bytes up to which a trace keeps its whole graphs; beyond, only the edges that lead to a chosen position."""
+NOT_SEEN = 255
+
+
+def compact(trace: Trace, all_edges: int = ALL_EDGES) -> dict[str, Any]:
+    """`head` and `records`, small: a graph of n nodes takes n * n bits at most, a held-back position a byte."""
+    head = {key: value for key, value in vars(trace).items() if key != "steps" and value is not None}
+    steps = list(_with_nodes(trace))
+    whole = sum(len(nodes) ** 2 for record, nodes in steps if record.edges is not None) / 8 <= all_edges
+    return {"head": head, "records": [_record(record, nodes, whole) for record, nodes in steps]}
+
+
+def _with_nodes(trace: Trace) -> Iterator[tuple[Record, list[int]]]:
+    """Each record with the positions that were masked before it."""
+    left = list(trace.slots)
+    for record in trace.steps:
+        yield record, left
+        decided = {*record.positions, *record.tail}
+        left = [position for position in left if position not in decided]
+
+
+def _record(record: Record, nodes: list[int], whole: bool) -> dict[str, Any]:
+    out = {key: value for key, value in vars(record).items() if value is not None and value != []}
+    out |= {"positions": record.positions, "confidences": [round(c, 3) for c in record.confidences]}
+    out.pop("seconds")
+    if record.edges is not None:
+        out["edges"] = {"all": _all(record, nodes)} if whole else {"chosen": _chosen(record, nodes)}
+    if record.held is not None:
+        out["held"] = _held(record, nodes)
+    return out
+
+
+def _all(record: Record, nodes: list[int]) -> str:
+    """Bit i * n + j: j keeps i out, nodes in order."""
+    place = {position: i for i, position in enumerate(nodes)}
+    return _pack(
+        (place[i] * len(nodes) + place[j] for i, j in record.edges or [] if i in place and j in place),
+        len(nodes) ** 2,
+    )
+
+
+def _chosen(record: Record, nodes: list[int]) -> str:
+    """Bit c * n + i: the c-th committed position keeps node i out."""
+    place = {position: i for i, position in enumerate(nodes)}
+    column = {position: c for c, position in enumerate(record.positions)}
+    size = len(nodes)
+    bits = (column[j] * size + place[i] for i, j in record.edges or [] if j in column and i in place)
+    return _pack(bits, len(column) * size)
+
+
+def _pack(bits: Iterator[int], count: int) -> str:
+    packed = bytearray(-(-count // 8))
+    for index in bits:
+        packed[index >> 3] |= 1 << (index & 7)
+    return base64.b64encode(packed).decode()
+
+
+def _held(record: Record, nodes: list[int]) -> str:
+    """A byte for each position that stays masked, in order: its confidence in 254ths."""
+    decided = {*record.positions, *record.tail}
+    told = {int(position): confidence for position, confidence in record.held or []}
+    left = [position for position in nodes if position not in decided]
+    packed = bytes(round(min(1.0, max(0.0, told[p])) * 254) if p in told else NOT_SEEN for p in left)
+    return base64.b64encode(packed).decode()

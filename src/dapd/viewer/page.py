@@ -1,0 +1,103 @@
+"""The page: front end and traces in one HTML file that asks nothing of the network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from dapd.errors import DapdError
+from dapd.plots.palette import colour, family, labels
+from dapd.trace import Trace
+from dapd.viewer.compact import compact
+
+MODULES = ("dom", "colour", "clock", "decoding", "text", "graph", "charts", "lane", "facts", "controls", "viewer")
+"""The front end's modules, each after those that it imports."""
+MOST = 8
+"""Traces side by side; more of them could not be read."""
+BOOT = """
+const page = JSON.parse(document.getElementById("traces").textContent);
+globalThis.dapdViewer = mount(document.querySelector("main"), page);
+"""
+
+
+def write_page(path: str | Path, traces: Sequence[Trace], title: str | None = None) -> None:
+    """Write traces as one self-contained page that plays them side by side."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise DapdError(f"{path.name}: the page is written as .html")
+    content = render(traces, title)
+    try:
+        path.write_bytes(content.encode("utf-8", "replace"))
+    except OSError as error:
+        raise DapdError(f"cannot write the page to {path}: {error.strerror}") from None
+
+
+def render(traces: Sequence[Trace], title: str | None = None) -> str:
+    """The page as text."""
+    _check(traces)
+    named = labels(traces)
+    shown = title or " beside ".join(dict.fromkeys(named))
+    content = {"title": shown, "traces": [_labelled(t, label) for t, label in zip(traces, named, strict=True)]}
+    script, css = bundle() + BOOT, read("viewer.css")
+    # Nothing is fetched, and no script runs but this one, whatever stands in the text.
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(css)}'; base-uri 'none'"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{html.escape(shown)}</title>
+<style>{css}</style>
+</head>
+<body>
+<main><noscript>This page plays a decoding; it needs JavaScript, which is part of the file.</noscript></main>
+<script type="application/json" id="traces">{embedded(content)}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def embedded(content: Any) -> str:
+    """JSON that cannot end the element it stands in: whatever the text says, no tag begins."""
+    return json.dumps(content, separators=(",", ":"), default=str).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def bundle() -> str:
+    """The modules as one: their imports and exports fall away, because their names do not clash."""
+    parts = [re.sub(r"^import .*?;\n", "", read(f"{name}.js"), flags=re.M) for name in MODULES]
+    return "".join(re.sub(r"^export (?=class|const|function)", "", part, flags=re.M) for part in parts)
+
+
+def read(name: str) -> str:
+    """A file of the front end."""
+    return (files("dapd.viewer") / "static" / name).read_text(encoding="utf-8")
+
+
+def _labelled(trace: Trace, label: str) -> dict[str, Any]:
+    packed = compact(trace)
+    packed["head"] |= {"label": label, "colour": colour(family(trace))}
+    return packed
+
+
+def _check(traces: Sequence[Trace]) -> None:
+    if not traces:
+        raise DapdError("there are no traces to show")
+    if len(traces) > MOST:
+        raise DapdError(f"{len(traces)} traces side by side are too many; show at most {MOST} (--row picks one a file)")
+    for number, trace in enumerate(traces, 1):
+        if not trace.steps:
+            raise DapdError(f"trace {number} is empty: nothing was decoded in it")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,159 @@
+// The page: lanes side by side on a common clock of forward passes, the controls, the curves. `new Viewer(root)` for
+// live records (`lane = viewer.lane(head)`, `lane.add(record)`), `mount(root, page)` for those of a file.
+
+import { Curves } from "./charts.js";
+import { Clock } from "./clock.js";
+import { lineColour, stepColour } from "./colour.js";
+import { Controls } from "./controls.js";
+import { el, plural } from "./dom.js";
+import { Lane } from "./lane.js";
+import { promptBox, settingsBox } from "./facts.js";
+
+export class Viewer {
+  constructor(root, { title = "Decoding" } = {}) {
+    this.clock = new Clock();
+    this.lanes = [];
+    this.showGraph = false;
+    this.loading = false;
+    this.follow = true; // live: stay at the newest pass until the reader moves
+    this.scale = 1;
+    this.controls = new Controls(this);
+    this.status = el("p", { class: "sr", role: "status", "aria-live": "polite" });
+    this.lead = el("p", { class: "lead" });
+    this.facts = el("div", { class: "facts" });
+    this.row = el("div", { class: "lanes" });
+    this.legend = el("p", { class: "legend" });
+    const decodings = [];
+    this.decodings = decodings;
+    this.curves = [
+      new Curves(this.clock, decodings, {
+        title: "Segments", hint: "runs of decided tokens", value: (record) => record.segments,
+      }),
+      new Curves(this.clock, decodings, {
+        title: "Tokens per forward pass", hint: "committed in each pass", stepped: true,
+        value: (record) => record.positions.length,
+      }),
+    ];
+    this.charts = el("div", { class: "curves" }, ...this.curves.map((curve) => curve.element));
+    root.replaceChildren(
+      el("header", {}, el("h1", {}, title), this.lead), this.controls.element,
+      this.facts, this.legend, this.row, this.charts, this.status,
+    );
+    this.#follow(root);
+  }
+
+  /** A new decoding: its lane takes the records. */
+  lane(head) {
+    const lane = new Lane(this, head);
+    this.lanes.push(lane);
+    this.decodings.push(lane.decoding);
+    this.row.append(lane.element);
+    if (lane.isLong) this.row.before(this.charts);
+    if (!this.loading) this.refresh();
+    return lane;
+  }
+
+  /** A lane has one more pass. Live, the picture follows; what is costly waits for the next frame. */
+  grew(lane, pass) {
+    this.clock.extend(pass);
+    if (this.loading) return;
+    lane.panel.paint(this.scale, lane.decoding.changed(pass));
+    if (this.follow) this.clock.seek(this.clock.last);
+    lane.show(this.clock.pass);
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      const scale = 2 ** Math.ceil(Math.log2(Math.max(16, this.clock.last)));
+      if (scale !== this.scale) {
+        this.scale = scale;
+        this.lanes.forEach((one) => one.paint());
+      }
+      this.redraw();
+    });
+  }
+
+  load(traces) {
+    this.loading = true;
+    for (const { head, records } of traces) {
+      const lane = this.lane(head);
+      records.forEach((record) => lane.add(record));
+    }
+    this.loading = false;
+    this.follow = false;
+    this.scale = Math.max(1, this.clock.last);
+    this.controls.pace();
+    this.refresh();
+  }
+
+  /** Everything anew. */
+  refresh() {
+    const prompts = new Set(this.lanes.map((lane) => lane.prompt));
+    this.facts.replaceChildren(
+      ...(prompts.size > 1 ? [el("p", { class: "notice" }, "These decodings answer different prompts.")] : []),
+      ...promptBox(this.lanes), settingsBox(this.lanes),
+    );
+    const told = ({ label, passes, slots }) => `${label}: ${plural(passes, "forward pass")} for ${slots.length} tokens`;
+    this.lead.textContent = this.decodings.map(told).join(" · ");
+    const keys = this.lanes.length > 1 ? this.lanes.map(({ decoding }) => this.#key(decoding)) : [];
+    this.legend.replaceChildren(...keys, this.#scale());
+    this.lanes.forEach((lane) => lane.paint());
+    this.redraw();
+    this.show();
+  }
+
+  redraw() {
+    this.lanes.forEach((lane) => lane.redraw());
+    this.curves.forEach((curve) => curve.draw());
+  }
+
+  show() {
+    const { pass } = this.clock;
+    this.lanes.forEach((lane) => lane.show(pass));
+    this.curves.forEach((curve) => curve.move());
+    if (this.clock.playing) return;
+    this.say(this.lanes.map((lane) => lane.panel.element.getAttribute("aria-label")).join(". "));
+  }
+
+  graph(on) {
+    this.showGraph = on;
+    this.show();
+  }
+
+  /** For screen readers, once the reader has come to rest. */
+  say(text) {
+    clearTimeout(this.saying);
+    this.saying = setTimeout(() => (this.status.textContent = text), 400);
+  }
+
+  #key(decoding) {
+    const swatch = el("i", { class: "swatch", "aria-hidden": "true" });
+    swatch.style.background = lineColour(decoding.colour);
+    return el("span", {}, swatch, decoding.label);
+  }
+
+  #scale() {
+    const ramp = el("i", { class: "ramp", "aria-hidden": "true" });
+    const stops = Array.from({ length: 13 }, (_, i) => stepColour(i / 12));
+    ramp.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    return el("span", {}, "pass 1", ramp, `pass ${this.scale} · paler: less confident`);
+  }
+
+  #follow(root) {
+    this.clock.addEventListener("pass", () => this.show());
+    this.clock.addEventListener("playing", () => this.show());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.refresh());
+    let width = 0;
+    new ResizeObserver(([entry]) => {
+      if (Math.abs(entry.contentRect.width - width) < 1) return;
+      width = entry.contentRect.width;
+      this.redraw();
+    }).observe(root);
+  }
+}
+
+/** A page of finished traces. */
+export function mount(root, { title, traces }) {
+  const viewer = new Viewer(root, { title });
+  viewer.load(traces);
+  return viewer;
+}

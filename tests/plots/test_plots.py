@@ -1,0 +1,220 @@
+"""Figures: every kind in every format, the numbers behind them, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+
+import dapd
+from dapd.cli import main
+from dapd.errors import DapdError
+from dapd.evaluation.summary import Row
+from dapd.plots import decoding, edges
+from dapd.plots.palette import COLOURS, colour, family, labels, style
+from dapd.plots.states import layout
+from dapd.settings import describe
+from dapd.strategies import PRESETS
+from dapd.trace import Record, Trace, write_traces
+
+pytest.importorskip("matplotlib")
+
+STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.fixture(scope="session")
+def lm():
+    return dapd.load("random:tiny-llada", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory, lm):
+    """Traces, a comparison's summary and a toy report's results."""
+    at = tmp_path_factory.mktemp("plots")
+    for name in ("dapd-staged", "fast-dllm"):
+        done = lm.generate(["one", "another"], strategy=name, max_new_tokens=24)
+        write_traces(at / f"{name}.jsonl", [completion.trace for completion in done])
+    write_traces(at / "one.jsonl", [done[0].trace])
+    rows = [
+        vars(Row("copy", f, f"{f} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1))
+        for f in ("dapd-direct", "fast-dllm")
+        for k in (1, 2)
+    ]
+    (at / "summary.json").write_text(json.dumps({"rows": rows}))
+    cuts = [{"tau": tau, "edges_found": 0.9, "false_edges": 0.2} for tau in (0.1, 0.5)]
+    steps = [{"auc": {"mean": 0.9, "over_paths": 0.02}}] * 7
+    found = {"scores": {"cuts": {"last 2": cuts}}, "evaluation": {"selections": {"last 2": {"steps": steps}}}}
+    (at / "toy.json").write_text(json.dumps(found))
+    return at
+
+
+def command(*args: object) -> tuple[int, str, str]:
+    """Exit code, output and errors of the program."""
+    out, errors = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+        patch.setattr(sys, "argv", ["dapd", *map(str, args)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    return int(end.value.code or 0), out.getvalue(), errors.getvalue()
+
+
+INPUTS = {
+    "trajectory": ["dapd-staged.jsonl", "fast-dllm.jsonl"],
+    "heatmap": ["dapd-staged.jsonl", "fast-dllm.jsonl"],
+    "segments": ["dapd-staged.jsonl", "fast-dllm.jsonl"],
+    "states": ["one.jsonl"],
+    "tradeoff": ["summary.json"],
+    "toy": ["toy.json"],
+}
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_every_kind_is_drawn(folder, tmp_path, kind, suffix):
+    out = tmp_path / f"figure{suffix}"
+    code, said, errors = command("plot", kind, *(folder / name for name in INPUTS[kind]), "-o", out)
+    assert (code, errors) == (0, "")
+    assert str(out) in said
+    assert out.read_bytes().startswith(STARTS[suffix])
+
+
+def test_edges_come_from_a_model(tmp_path):
+    out = tmp_path / "edges.svg"
+    code, _, errors = command("plot", "edges", "--prompt", "hello", "-n", 12, "--tau", 0.01, "--tau", 0.1, "-o", out)
+    assert (code, errors) == (0, "")
+    assert "below" in out.read_text()
+
+
+def test_the_same_input_gives_the_same_bytes(folder, tmp_path):
+    files = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for out in files:
+        command("plot", "segments", folder / "fast-dllm.jsonl", "-o", out)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("heatmop", "{f}/fast-dllm.jsonl"), "did you mean 'heatmap'?"),
+        (("heatmap", "{f}/fast-dllm.jsonl", "-o", "figure.gif"), ".png, .svg or .pdf"),
+        (("heatmap",), "at least one trace file"),
+        (("heatmap", "{f}/none.jsonl"), "cannot read a trace"),
+        (("heatmap", "{f}/summary.json"), "not a dapd trace"),
+        (("heatmap", "{f}/fast-dllm.jsonl", "--until", "1.5"), "--until is 1.5"),
+        (("states", "{f}/fast-dllm.jsonl"), "one trace of at most"),
+        (("tradeoff",), "dapd compare"),
+        (("tradeoff", "{f}/toy.json"), "not a summary of `dapd compare`"),
+        (("tradeoff", "{f}/none.json"), "cannot read results"),
+        (("toy", "{f}/summary.json"), "not the results of a toy report"),
+        (("toy", "{f}/none.json"), "cannot read the toy's results"),
+        (("toy", "{f}"), "neither a toy report"),
+        (("edges",), "there is no prompt"),
+        (("edges", "{f}/fast-dllm.jsonl"), "drawn from a model"),
+        (("edges", "--prompt", "x", "--tau", "3"), "between 0 and 1"),
+    ],
+)
+def test_mistakes_are_named(folder, tmp_path, monkeypatch, args, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = command("plot", *(str(arg).format(f=folder) for arg in args))
+    assert code == 2
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_view_command(folder, tmp_path):
+    out = tmp_path / "page.html"
+    code, said, _ = command("view", folder / "dapd-staged.jsonl", folder / "fast-dllm.jsonl", "-o", out, "--title", "T")
+    assert code == 0
+    assert "4 decodings, of 2 different prompts" in said
+    assert "<title>T</title>" in out.read_text(encoding="utf-8")
+    for args, wrong in (
+        ((folder / "summary.json", "-o", out), "not a dapd trace"),
+        ((folder / "fast-dllm.jsonl", "-o", tmp_path / "page.pdf"), "written as .html"),
+        ((folder / "fast-dllm.jsonl", "--row", 7, "-o", out), "there is no row 7"),
+    ):
+        code, _, errors = command("view", *args)
+        assert code == 2
+        assert wrong in errors
+
+
+def trace(steps: list[list[int]], name: str = "Threshold", n: int = 4, **fields: object) -> Trace:
+    made = Trace([9] * n, list(range(n)), 9, 8, about={"strategy": {"name": name, **fields}})
+    for number, positions in enumerate(steps, 1):
+        made.steps.append(Record(number, positions, [1] * len(positions), [1.0] * len(positions), 0, 1, 0.0))
+    return made
+
+
+def test_births_and_progress():
+    one = trace([[2], [0, 3]])
+    assert decoding.births(one).tolist() == [2, torch.inf, 1, 2]
+    grid = decoding.decided(one)
+    assert grid[0].tolist() == [0, 0, 1, 0]
+    assert grid[49].tolist() == [0, 0, 1, 0]
+    assert grid[50].tolist() == [1, 0, 1, 1]
+
+
+def test_states_are_laid_out_on_lines():
+    one = trace([[0, 1], [2, 3]])
+    one.steps[0] = dataclasses.replace(one.steps[0], texts=["ab", ".\n"])
+    one.steps[1] = dataclasses.replace(one.steps[1], texts=["x" * 103, " y"])
+    placed = [(token.text, token.line, token.column) for token in layout(one)]
+    assert placed == [("ab", 0, 0), (".", 0, 2), ("x" * 103, 1, 0), (" y", 2, 0)]
+
+
+def test_samples_of_different_length_are_not_averaged(tmp_path):
+    with pytest.raises(DapdError, match="of 4 and 5 new tokens"):
+        decoding.heatmap([trace([[0]]), trace([[0]], n=5)], tmp_path / "a.png")
+
+
+def test_empty_traces_are_refused(tmp_path):
+    for draw in (decoding.trajectory, decoding.heatmap, decoding.segments):
+        with pytest.raises(DapdError, match="trace 1 is empty"):
+            draw([trace([])], tmp_path / "a.png")
+    with pytest.raises(DapdError, match="at most 12"):
+        decoding.trajectory([trace([[0]])] * 13, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_decoder_has_its_own_colour(name):
+    said = json.loads(json.dumps(describe(PRESETS[name])))
+    assert family(Trace([9], [0], 9, 8, about={"strategy": said})) == name
+    assert len({colour(other) for other in COLOURS}) == len(COLOURS)
+    assert style(name)["color"] == colour(name)
+
+
+def test_families_and_labels():
+    staged = describe(PRESETS["dapd-staged"])
+    changed = [Trace([9], [0], 9, 8, about={"strategy": {**staged, "tau_min": tau}}) for tau in (0.01, 0.05)]
+    assert [family(t) for t in changed] == ["dapd-staged"] * 2
+    assert labels(changed) == ["dapd-staged tau_min=0.01", "dapd-staged tau_min=0.05"]
+    assert labels([changed[0]] * 2) == ["dapd-staged (1)", "dapd-staged (2)"]
+    assert family(Trace([9], [0], 9, 8)) == "unknown decoder"
+    assert family(trace([[0]], "LeftToRight", width=2)) == "LeftToRight"
+    assert colour("LeftToRight") not in COLOURS.values()
+
+
+def test_edge_scores_are_counted_once_a_direction(lm, tmp_path):
+    found = edges.collect(lm, ["hello"], n_new=6, taus=[0.5, 1.0])
+    assert found.n == sum(m * (m - 1) for m in range(2, 7))
+    assert int(found.counts.sum()) == found.n
+    # Every row of two masks or more has a largest score, which is 1.
+    assert found.n - found.below[1.0] >= sum(range(2, 7))
+    with pytest.raises(DapdError, match="no prompt"):
+        edges.collect(lm, [], n_new=6, taus=[])
+
+
+def test_a_toy_run_shows_its_scores(tmp_path: Path):
+    from dapd.mrf.storage import SHIPPED
+    from dapd.plots.toy import toy
+
+    if not (SHIPPED / "recipe.json").is_file():
+        pytest.skip("no toy model is shipped")
+    toy(None, tmp_path / "toy.svg")
+    assert "non-edges" in (tmp_path / "toy.svg").read_text()

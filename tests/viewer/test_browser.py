@@ -1,0 +1,303 @@
+"""The page in a real browser: it plays, seeks, explains, keeps in step, and asks nothing of the network."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from itertools import count
+
+import pytest
+from helpers_viewer import Browser, big, made
+
+from dapd.trace import Trace
+from dapd.viewer import write_page
+from dapd.viewer.compact import compact
+from dapd.viewer.page import embedded, read
+
+numbers = count()
+
+
+def show(browser: Browser, traces: list[Trace], title: str | None = None) -> None:
+    path = browser.folder / f"{next(numbers)}.html"
+    write_page(path, traces, title)
+    browser.complaints()
+    browser.requests()
+    browser.open(path)
+
+
+def seek(browser: Browser, step: int) -> None:
+    """Move the slider as a hand would."""
+    browser.js(
+        "const s = document.querySelector('input[type=range]'); s.value = arguments[0];"
+        "s.dispatchEvent(new Event('input', {bubbles: true}))",
+        step,
+    )
+
+
+def seen(trace: Trace, step: int) -> dict[int, str | None]:
+    """What a lane must show after a step: line ends stand outside of the token's box, other controls as pictures."""
+    out: dict[int, str | None] = dict.fromkeys(trace.slots)
+    for record in trace.steps[:step]:
+        for position, token, text in zip(record.positions, record.tokens, record.texts, strict=True):
+            text = "".join(chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\t\n" else c for c in text)
+            out[position] = "·" if token == trace.eos_id or text == "" else text.rstrip("\n")
+    return out
+
+
+def press(browser: Browser, key: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser.driver).send_keys(key).perform()
+
+
+def until(check, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def test_it_plays_to_the_end(browser, decoded):
+    show(browser, decoded[:1])
+    assert set(browser.shown().values()) == {None}
+    browser.js("dapdViewer.clock.rate = 60; document.querySelector('.play').click()")
+    until(lambda: browser.js("return !dapdViewer.clock.playing && dapdViewer.clock.pass === dapdViewer.clock.last"))
+    assert browser.shown() == seen(decoded[0], decoded[0].nfe)
+    assert "done in" in browser.js("return document.querySelector('.badge').textContent")
+    assert browser.js("return document.querySelector('.play').getAttribute('aria-label')") == "Play"
+
+
+def test_the_slider_shows_the_text_of_its_step(browser, decoded):
+    show(browser, decoded[:1])
+    last = decoded[0].nfe
+    for step in (1, last, last // 2, 0, last - 1):
+        seek(browser, step)
+        assert browser.shown() == seen(decoded[0], step)
+        assert browser.js("return document.querySelector('input').getAttribute('aria-valuetext')") == (
+            f"pass {step} of {last}"
+        )
+
+
+def test_keys(browser, decoded):
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, decoded[:1])
+    at = "return dapdViewer.clock.pass"
+    for key, expected in (
+        (Keys.ARROW_RIGHT, 1),
+        (Keys.ARROW_RIGHT, 2),
+        (Keys.ARROW_LEFT, 1),
+        (Keys.END, decoded[0].nfe),
+    ):
+        press(browser, key)
+        assert browser.js(at) == expected
+    press(browser, Keys.HOME)
+    assert browser.js(at) == 0
+    press(browser, " ")
+    assert browser.js("return dapdViewer.clock.playing")
+    press(browser, " ")
+    assert not browser.js("return dapdViewer.clock.playing")
+    press(browser, "g")
+    assert browser.js("return dapdViewer.showGraph")
+
+
+def test_side_by_side_keeps_in_step(browser, decoded):
+    show(browser, decoded)
+    last = max(trace.nfe for trace in decoded)
+    assert browser.js("return dapdViewer.clock.last") == last
+    for step in range(0, last + 1, max(1, last // 7)):
+        seek(browser, step)
+        for lane, trace in enumerate(decoded):
+            assert browser.shown(lane) == seen(trace, min(step, trace.nfe))
+    labels = browser.js("return [...document.querySelectorAll('h2')].map((h) => h.textContent)")
+    assert labels[0].startswith("dapd-staged")
+    assert labels[1].startswith("fast-dllm")
+
+
+def test_nothing_is_logged_and_nothing_asked_for(browser, decoded):
+    show(browser, decoded)
+    press(browser, "g")
+    for step in range(decoded[0].nfe):
+        seek(browser, step)
+    browser.js("for (const lane of dapdViewer.lanes) lane.step(1)")
+    time.sleep(0.6)
+    assert browser.complaints() == []
+    assert all(url.startswith("file://") and url.endswith(".html") for url in browser.requests())
+
+
+def test_html_is_shown_and_never_run(browser):
+    nasty = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>&amp;'
+    trace = made([[nasty, "<b>"], ["</div>"]], prompt=nasty, model=nasty, strategy={"name": nasty, "x<i>": nasty})
+    show(browser, [trace], title=nasty)
+    seek(browser, 2)
+    browser.js("dapdViewer.lanes[0].step(1)")
+    assert list(browser.shown().values()) == [nasty, "<b>", "</div>"]
+    assert browser.js("return document.title") == nasty
+    assert browser.js("return document.querySelector('pre').textContent") == nasty
+    assert browser.js("return [window.hacked, document.querySelectorAll('img, b:not(.badge)').length]") == [None, 0]
+    assert browser.complaints() == []
+
+
+def test_it_says_why_a_token_was_held_back(browser, decoded):
+    trace = decoded[0]
+    show(browser, [trace])
+    step, held, blocker = next(
+        (r.step, i, j) for r in trace.steps for i, j in r.edges if j in r.positions and i not in r.positions
+    )
+    seek(browser, step)
+    browser.js("dapdViewer.lanes[0].inspect(arguments[0])", held)
+    said = browser.js("return document.querySelector('.tip').textContent")
+    assert f"Held back in pass {step}" in said
+    assert "It depends on" in said
+    assert "chosen in this pass" in said
+    found = browser.js("return dapdViewer.lanes[0].decoding.blockers(arguments[0], arguments[1])", held, step)
+    assert blocker in found
+    assert set(found) == {
+        j for i, j in trace.steps[step - 1].edges if i == held and j in trace.steps[step - 1].positions
+    }
+
+
+def test_a_threshold_is_named_where_there_is_no_graph(browser):
+    trace = made([["sure"], ["unsure"]], strategy={"name": "Threshold", "threshold": 0.9})
+    trace.steps[0] = dataclasses.replace(trace.steps[0], held=[[3, 0.43]])
+    show(browser, [trace])
+    seek(browser, 1)
+    browser.js("dapdViewer.lanes[0].inspect(3)")
+    said = browser.js("return document.querySelector('.tip').textContent")
+    assert "confidence 0.43" in said
+    assert "below the threshold of 0.9" in said
+    press(browser, "g")
+    assert "were not recorded" in browser.js("return document.querySelector('.note').textContent")
+
+
+def test_the_graph_is_drawn_on_demand(browser, decoded):
+    show(browser, decoded[:1])
+    seek(browser, 1)
+    ink = (
+        "const c = document.querySelector('.graph');"
+        "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v > 0)"
+    )
+    assert not browser.js(ink)
+    press(browser, "g")
+    assert browser.js(ink)
+    press(browser, "g")
+    assert not browser.js(ink)
+
+
+def test_different_prompts_are_labelled(browser):
+    show(browser, [made([["a"]], prompt="one"), made([["b"]], prompt="two")])
+    page = browser.js("return document.querySelector('.facts').textContent")
+    assert "different prompts" in page
+    assert "one" in page
+    assert "two" in page
+
+
+def test_a_large_trace_steps_fast(browser):
+    show(browser, [big()])
+    assert browser.js("return dapdViewer.lanes[0].panel.spans.size") == 1024
+    took = browser.js(
+        "const began = performance.now();"
+        "for (let p = 1; p <= 256; p++) { dapdViewer.clock.seek(p); document.body.offsetHeight; }"
+        "return (performance.now() - began) / 256"
+    )
+    assert took < 33, f"{took:.1f} ms a step"
+    assert "left out to keep the page small" in browser.js(
+        "dapdViewer.clock.seek(3); dapdViewer.graph(true); return document.querySelector('.note').textContent"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1300])
+def test_it_fits_and_can_be_read(browser, decoded, scheme, width):
+    browser.width(width)
+    browser.media(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+    try:
+        show(browser, decoded)
+        seek(browser, decoded[0].nfe)
+        assert browser.js("return document.documentElement.scrollWidth") <= width
+        worst = browser.js(CONTRAST)
+        assert worst >= 4.5, f"a token has contrast {worst:.2f}"
+        assert browser.js("return getComputedStyle(document.querySelector('.new')).animationName") == "none"
+    finally:
+        browser.media()
+        browser.width(1300)
+
+
+CONTRAST = """
+const light = (css) => {
+  const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const [r, g, b] = css.match(/[0-9.]+/g).map((v) => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+return Math.min(...[...document.querySelectorAll('.t:not(.m)')].map((span) => {
+  const style = getComputedStyle(span);
+  const [a, b] = [light(style.color), light(style.backgroundColor)].sort((x, y) => x - y);
+  return (b + 0.05) / (a + 0.05);
+}));
+"""
+
+
+def test_everything_has_a_name_for_screen_readers(browser, decoded):
+    show(browser, decoded)
+    nameless = browser.js(
+        "return [...document.querySelectorAll('button, input, select, canvas:not([aria-hidden]), section, nav, .text')]"
+        ".filter((e) => !(e.getAttribute('aria-label') || e.labels?.[0]?.textContent.trim())).map((e) => e.outerHTML)"
+    )
+    assert nameless == []
+    seek(browser, 2)
+    until(lambda: "pass 2 of" in browser.js("return document.querySelector('[role=status]').textContent"), 5)
+
+
+def test_live_records_one_by_one(browser, decoded):
+    """What a server's page does: the same class, the trace's own records, as they come."""
+    show(browser, decoded[:1])
+    trace = decoded[0]
+    head = compact(trace)["head"]
+    browser.js("window.live = new dapdViewer.constructor(document.querySelector('main'), {title: 'live'})")
+    browser.js("window.lane = live.lane(arguments[0])", head)
+    for record in trace.steps:
+        browser.js("lane.add(arguments[0])", {k: v for k, v in vars(record).items() if v is not None})
+        assert browser.js("return live.clock.pass") == record.step
+    shown = browser.js(
+        "return [...lane.panel.spans].map(([p, s]) => [p, s.classList.contains('m') ? null : s.textContent])"
+    )
+    assert dict(shown) == seen(trace, trace.nfe)
+    assert browser.js("return lane.decoding.graph(1).count") == len(trace.steps[0].edges)
+    assert browser.complaints() == []
+
+
+def test_the_modules_stand_alone(browser, decoded, tmp_path):
+    """Served as they are, without the inlining."""
+    page = tmp_path / "index.html"
+    page.write_text(
+        f"<!doctype html><link rel=icon href=data:,><style>{read('viewer.css')}</style><main></main>"
+        f"<script type=application/json id=traces>{embedded({'title': 't', 'traces': [compact(decoded[0])]})}</script>"
+        "<script type=module>import {mount} from './viewer.js';"
+        "const page = JSON.parse(document.getElementById('traces').textContent);"
+        "window.dapdViewer = mount(document.querySelector('main'), page)"
+        "</script>"
+    )
+    for source in (files("dapd.viewer") / "static").iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        browser.complaints()
+        browser.open(f"http://127.0.0.1:{server.server_address[1]}/index.html")
+        until(lambda: browser.js("return Boolean(window.dapdViewer)"), 5)
+        seek(browser, 3)
+        assert browser.shown() == seen(decoded[0], 3)
+        assert browser.complaints() == []
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript"}
+
+    def log_message(self, *_: object) -> None: ...
