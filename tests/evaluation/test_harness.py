@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_data import N, write_data
 from typer.testing import CliRunner
 
 import dapd
 from dapd.errors import DapdError
+from evaluation.harness_data import N, write_data
 
 pytest.importorskip("lm_eval", reason="the eval extra is not installed")
 

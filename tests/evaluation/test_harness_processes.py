@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_data import write_data
 from typer.testing import CliRunner
+
+from evaluation.harness_data import write_data
 
 pytest.importorskip("lm_eval", reason="the eval extra is not installed")
 

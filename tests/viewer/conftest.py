@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from helpers_viewer import Browser
 
 import dapd
 from dapd.trace import Trace
+from viewer.helpers_viewer import Browser
 
 HOW = "needs Chromium (Debian: apt-get install chromium chromium-driver) and selenium (pip install selenium)"
 FLAGS = (

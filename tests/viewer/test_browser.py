@@ -11,12 +11,12 @@ from importlib.resources import files
 from itertools import count
 
 import pytest
-from helpers_viewer import Browser, big, made
 
 from dapd.trace import Trace
 from dapd.viewer import write_page
 from dapd.viewer.compact import compact
 from dapd.viewer.page import embedded, read
+from viewer.helpers_viewer import Browser, big, made
 
 numbers = count()
 

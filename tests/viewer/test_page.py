@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers_viewer import big, made
 
 from dapd.cli.view import picked
 from dapd.errors import DapdError
@@ -17,6 +16,7 @@ from dapd.viewer import MOST, render, write_page
 from dapd.viewer.compact import compact
 from dapd.viewer.page import MODULES, bundle, embedded, read
 from dapd.viewer.report import write_report
+from viewer.helpers_viewer import big, made
 
 
 def bits(text: str) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +26,20 @@ class Profile:
     """End of turn; None where the model has none."""
     bos_id: int | None = None
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], mask_id: int | None, eot_id: int | None) -> Profile:
+        """The ids a checkpoint's config gives; `mask_id` overrides its own, `eot_id` stands in where it has none."""
+        mask = config.get("mask_token_id") if mask_id is None else mask_id
+        if mask is None:
+            raise DapdError("the config has no mask_token_id; pass mask_id=... (it is never guessed)")
+        return cls(
+            mask_id=mask,
+            eos_id=config["eos_token_id"],
+            pad_id=config["pad_token_id"],
+            eot_id=config.get("eot_token_id", eot_id),
+            bos_id=config.get("bos_token_id"),
+        )
+
     def check(self, vocab_size: int) -> None:
         for name, value in vars(self).items():
             optional = name in ("eot_id", "bos_id")
@@ -35,6 +51,19 @@ class Profile:
             raise DapdError(
                 f"mask_id and eos_id are both {self.mask_id}: a committed EOS could not be told from a mask"
             )
+
+
+@contextmanager
+def reading_config(family: str) -> Iterator[None]:
+    """Turn what goes wrong while a config is read into an error that names the entry."""
+    try:
+        yield
+    except KeyError as error:
+        raise DapdError(f"the {family} config has no {error.args[0]}") from None
+    except (TypeError, ValueError) as error:
+        if isinstance(error, DapdError):
+            raise
+        raise DapdError(f"the {family} config holds a value of the wrong kind: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dapd.errors import DapdError
-from dapd.models.base import Profile
+from dapd.models.base import Profile, reading_config
 from dapd.models.checkpoint import TensorNames
 from dapd.models.transformer import TransformerConfig
 
@@ -38,10 +38,7 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
     for key, wanted in REQUIRED.items():
         if config.get(key, wanted) not in (wanted, None):
             raise DapdError(f"Dream config: {key} is {config[key]!r}; only {wanted!r} is supported")
-    try:
-        mask = config.get("mask_token_id") if mask_id is None else mask_id
-        if mask is None:
-            raise DapdError("the config has no mask_token_id; pass mask_id=... (it is never guessed)")
+    with reading_config("Dream"):
         vocab = int(config["vocab_size"])
         return TransformerConfig(
             n_layers=config["num_hidden_layers"],
@@ -57,17 +54,5 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
             tied=bool(config.get("tie_word_embeddings", False)),
             rope_fp32=False,
             lookback=1,
-            profile=Profile(
-                mask_id=mask,
-                eos_id=config["eos_token_id"],
-                pad_id=config["pad_token_id"],
-                eot_id=config.get("eot_token_id", END_OF_TURN.get(vocab)),
-                bos_id=config.get("bos_token_id"),
-            ),
+            profile=Profile.from_config(config, mask_id, END_OF_TURN.get(vocab)),
         )
-    except KeyError as error:
-        raise DapdError(f"the Dream config has no {error.args[0]}") from None
-    except (TypeError, ValueError) as error:
-        if isinstance(error, DapdError):
-            raise
-        raise DapdError(f"the Dream config holds a value of the wrong kind: {error}") from None

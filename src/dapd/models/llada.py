@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dapd.errors import DapdError
-from dapd.models.base import Profile
+from dapd.models.base import Profile, reading_config
 from dapd.models.checkpoint import TensorNames
 from dapd.models.transformer import TransformerConfig
 
@@ -52,11 +52,8 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
     for key, wanted in REQUIRED.items():
         if config.get(key, wanted) not in (wanted, None):
             raise DapdError(f"LLaDA config: {key} is {config[key]!r}; only {wanted!r} is supported")
-    try:
+    with reading_config("LLaDA"):
         heads, vocab = int(config["n_heads"]), int(config.get("embedding_size") or config["vocab_size"])
-        mask = config.get("mask_token_id") if mask_id is None else mask_id
-        if mask is None:
-            raise DapdError("the config has no mask_token_id; pass mask_id=... (it is never guessed)")
         kv = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
         return TransformerConfig(
             n_layers=config["n_layers"],
@@ -71,17 +68,5 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
             qkv_bias=bool(config.get("include_qkv_bias", False)),
             tied=bool(config.get("weight_tying", True)),
             rope_fp32=bool(config.get("rope_full_precision", True)),
-            profile=Profile(
-                mask_id=mask,
-                eos_id=config["eos_token_id"],
-                pad_id=config["pad_token_id"],
-                eot_id=config.get("eot_token_id", END_OF_TURN.get(vocab)),
-                bos_id=config.get("bos_token_id"),
-            ),
+            profile=Profile.from_config(config, mask_id, END_OF_TURN.get(vocab)),
         )
-    except KeyError as error:
-        raise DapdError(f"the LLaDA config has no {error.args[0]}") from None
-    except (TypeError, ValueError) as error:
-        if isinstance(error, DapdError):
-            raise
-        raise DapdError(f"the LLaDA config holds a value of the wrong kind: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +37,8 @@ class World:
                 raise DapdError("WORLD_SIZE is set but MASTER_ADDR is not: start with torchrun or accelerate launch")
             # Only plain objects travel, so gloo does on every device.
             dist.init_process_group("gloo", timeout=PATIENCE)
+            # Threads of the group that outlive the interpreter abort the process now and then.
+            atexit.register(dist.destroy_process_group)
         return world
 
     def share(self, items: list[T]) -> list[T]:
