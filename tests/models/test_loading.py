@@ -165,3 +165,11 @@ def test_config_alone_decides_the_profile(tmp_path):
     changes = {"mask_token_id": 3, "eos_token_id": 4, "pad_token_id": 5, "eot_token_id": 6, "bos_token_id": 7}
     network = load_network(write_checkpoint(tmp_path, build(LLADA), config=changes))
     assert network.profile == Profile(mask_id=3, eos_id=4, pad_id=5, eot_id=6, bos_id=7)
+
+
+def test_the_lab_model_is_found_or_said_to_be_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr("dapd.models.loading.LAB", tmp_path)
+    with pytest.raises(DapdError, match="dapd lab train"):
+        resolve("lab")
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve("lab") == tmp_path

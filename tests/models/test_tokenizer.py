@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dapd.errors import DapdError
-from dapd.models import SHAPES
+from dapd.models import SHAPES, Profile
 from dapd.models.tokenizer import ByteTokenizer, load_tokenizer
 from helpers_models import DATA, LLADA_TEMPLATE, PROFILE, SPECIAL, TINY_PROFILE, write_tokenizer
 
@@ -145,3 +145,28 @@ def test_bytes_have_no_chat():
     assert not tokenizer.has_chat
     with pytest.raises(DapdError, match="no chat template"):
         tokenizer.chat(QUESTION)
+
+
+def closed(folder):
+    """A tokenizer of whole words without a token for the unknown ones."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {word: i for i, word in enumerate(["<eos>", "<mask>", "copy", "the", "list"])}
+    inner = Tokenizer(models.WordLevel(words, unk_token=None))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    hint = {"unknown_words_hint": "Ask for help."}
+    outer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", mask_token="<mask>", **hint)
+    outer.save_pretrained(folder)
+    return load_tokenizer(folder, Profile(mask_id=1, eos_id=0, pad_id=0))
+
+
+def test_a_closed_vocabulary_names_the_words_it_lacks(tmp_path):
+    tokenizer = closed(tmp_path)
+    assert tokenizer.encode("copy the list") == [2, 3, 4]
+    with pytest.raises(DapdError, match=r"does not know 'shuffle', 'quickly': its vocabulary is closed. Ask for help."):
+        tokenizer.encode("shuffle the list quickly shuffle")
+
+
+def test_a_template_is_one_text_with_the_masks_own_name(tmp_path):
+    assert closed(tmp_path).encode_masked(["copy ", " list"], [2]) == [2, 1, 1, 4]

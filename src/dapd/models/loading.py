@@ -51,7 +51,7 @@ ARCHITECTURES = {
 }
 
 LAB = Path(__file__).parent.parent / "lab" / "weights"
-"""The small trained model that ships inside the package, as an ordinary LLaDA checkpoint."""
+"""Where the small trained model belongs inside the package, as an ordinary LLaDA checkpoint."""
 
 _TINY = Profile(mask_id=257, eos_id=256, pad_id=256, eot_id=259, bos_id=258)
 
@@ -138,6 +138,8 @@ def random(
 def resolve(source: str | Path, revision: str | None = None) -> Path:
     """The local folder of a checkpoint: the shipped model, the folder itself, or the download of a hub id."""
     if str(source) == "lab":
+        if not (LAB / "config.json").is_file():
+            raise DapdError("the lab model is not part of this version: make one with `dapd lab train --out FOLDER`")
         return LAB
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -150,8 +152,8 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise DapdError(
-            f"unknown model {str(source)!r}: no such folder{hint or ';'} give `lab` (the model that ships "
-            f"inside), a checkpoint folder, a hub id such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
+            f"unknown model {str(source)!r}: no such folder{hint or ';'} give a checkpoint folder, a hub id "
+            f"such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
         )
     try:
         from huggingface_hub import snapshot_download
