@@ -1,6 +1,6 @@
 """A model that answers from the gold files: with it the scorers must give full marks.
 
-    python -m dapd.evaluation.harness.gold --data-dir ../shared/data --confirm-run-unsafe-code
+    python -m dapd.evaluation.harness.gold --data-dir DATA --confirm-run-unsafe-code
 
 Anything less than full marks is a fault of the harness or of the data, not of a model.
 """
