@@ -124,10 +124,11 @@ def _as(value: Any, kind: Any) -> Any:
         if value in get_args(kind):
             return value
     elif get_origin(kind) is tuple:
-        if text is not None and "," in text:
-            return tuple(int(part) for part in text.split(",") if part.strip())
+        item = get_args(kind)[0]
+        if text is not None and ("," in text or item is str):
+            return tuple(item(part.strip()) for part in text.split(",") if part.strip())
         if isinstance(value, list | tuple):
-            return tuple(int(part) for part in value)
+            return tuple(item(part) for part in value)
     elif kind is NoneType:
         if value is None or text in ("none", "None", "null"):
             return None
@@ -138,6 +139,9 @@ def _as(value: Any, kind: Any) -> Any:
             return text.lower() == "true"
     elif isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
+    elif kind is str:
+        if text is not None:
+            return text
     elif text is not None or (isinstance(value, int | float) and not isinstance(value, bool)):
         if math.isnan(float(value)) or (kind is int and float(value) != int(float(value))):
             raise ValueError
@@ -149,7 +153,7 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is tuple:
-        return "whole numbers such as 4,5,6 (one alone: 4,)"
+        return "names" if get_args(kind)[0] is str else "whole numbers such as 4,5,6 (one alone: 4,)"
     names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none", str: "text"}
     return names.get(kind, str(kind))
 

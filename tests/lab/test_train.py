@@ -291,7 +291,7 @@ def test_scores_of_an_untrained_model_are_low(tmp_path: Path) -> None:
     [
         ("stepz=3", "did you mean 'steps'"),
         ("steps", "name=value"),
-        ("steps=many", "must be a number"),
+        ("steps=many", "must be a whole number"),
         ("steps=0", "at least 1"),
         ("compile=perhaps", "true or false"),
         ("tasks=copy,sorted", "unknown task"),

@@ -173,3 +173,12 @@ def test_the_lab_model_is_found_or_said_to_be_missing(monkeypatch, tmp_path):
         resolve("lab")
     (tmp_path / "config.json").write_text("{}")
     assert resolve("lab") == tmp_path
+
+
+def test_a_right_name_gets_no_other_one(monkeypatch):
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: (_ for _ in ()).throw(OSError("no network"))
+    )
+    with pytest.raises(DapdError, match="no network") as error:
+        resolve("GSAI-ML/LLaDA-8B-Instruct")
+    assert "did you mean" not in str(error.value)

@@ -12,11 +12,12 @@ from typing import Any
 
 from dapd.engine import Options
 from dapd.errors import DapdError
+from dapd.evaluation.decoding import SEED_STEP, generate_all
 from dapd.evaluation.runs import Run
 from dapd.generation import Completion, DiffusionLM, with_settings
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task
-from dapd.settings import changed, setting
+from dapd.settings import Setting, changed, setting
 from dapd.strategies import Strategy
 
 
@@ -134,11 +135,8 @@ class Comparison:
 
     def _generate(self, prompts: list[str], decoder: Decoder, room: int, indices: Sequence[int]) -> list[Completion]:
         chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-        asked: Any = chats if self.model.tokenizer.has_chat else prompts
-        # A prompt draws the same numbers whatever batch it is decoded in.
-        options = dataclasses.replace(decoder.options, seed=tuple(self.seed * 1_000_003 + i for i in indices))
-        run: Callable[..., list[Completion]] = self.model.generate  # type: ignore[assignment]
-        return run(asked, strategy=decoder.strategy, max_new_tokens=room, options=options)
+        options = dataclasses.replace(decoder.options, seed=tuple(self.seed * SEED_STEP + i for i in indices))
+        return generate_all(self.model, chats, Setting(decoder.strategy), room, options)
 
 
 def read_results(folder: Path) -> list[Result]:

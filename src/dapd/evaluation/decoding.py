@@ -18,6 +18,9 @@ from dapd.generation import Completion, DiffusionLM
 from dapd.models.tokenizer import Messages
 from dapd.settings import Setting, describe
 
+SEED_STEP = 1_000_003
+"""Prompt i draws with seed * this + i: the same numbers whatever batch it is decoded in."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -85,7 +88,9 @@ def decode_all(
     for first in range(0, len(missing), plan.batch):
         part = missing[first : first + plan.batch]
         began = time.perf_counter()
-        done = _generate(model, plan, part)
+        seeds = tuple(plan.seed * SEED_STEP + place for place, _ in part)
+        options = dataclasses.replace(plan.loop, seed=seeds)
+        done = generate_all(model, [one.messages for _, one in part], plan.setting, plan.length, options)
         seconds = (time.perf_counter() - began) / len(part)
         fresh = [
             {**_record(one, completion, seconds), **keep(one, completion)}
@@ -98,12 +103,13 @@ def decode_all(
     return [known[one.name] for one in asked]
 
 
-def _generate(model: DiffusionLM, plan: Plan, part: Sequence[tuple[int, Asked]]) -> list[Completion]:
-    prompts: list[Any] = [prompt(model, one.messages) for _, one in part]
-    # A prompt draws the same numbers whatever batch it is decoded in.
-    options = dataclasses.replace(plan.loop, seed=tuple(plan.seed * 1_000_003 + place for place, _ in part))
+def generate_all(
+    model: DiffusionLM, conversations: Sequence[Messages], setting: Setting, length: int, options: Options
+) -> list[Completion]:
+    """The completions of some conversations, decoded together."""
+    prompts: list[Any] = [prompt(model, messages) for messages in conversations]
     run: Callable[..., list[Completion]] = model.generate  # type: ignore[assignment]
-    return run(prompts, strategy=plan.setting, max_new_tokens=plan.length, options=options)
+    return run(prompts, strategy=setting, max_new_tokens=length, options=options)
 
 
 def prompt(model: DiffusionLM, messages: Messages) -> list[int]:

@@ -6,14 +6,15 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from dapd.canvas import Canvas
+from dapd.engine import Options, decode
 from dapd.lab.tasks import Example, Split, Task
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.base import MaskedLM
+from dapd.strategies import TopK
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,13 @@ def examples(task: Task, n: int, seed: int = 0, split: Split = Split.TEST) -> li
     return [task.make(random.Random(f"{split}/{task.name}/{seed}/{i}"), split) for i in range(n)]
 
 
-@torch.inference_mode()
 def step_by_step(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int) -> Int[Tensor, "batch n"]:
     """Fill `n_new` masks after each prompt, one in each row a step: where the model is surest of its first choice."""
     ids = model.profile
     canvas = Canvas.blank(prompts, n_new, mask_id=ids.mask_id, pad_id=ids.pad_id, device=model.device)
-    window, everything = slice(canvas.start, canvas.length), slice(0, canvas.length)
-    for _ in range(n_new):
-        logits = model(canvas.tokens, everything, window, valid=canvas.valid).logits.float()
-        logits[..., ids.mask_id] = torch.finfo(torch.float32).min
-        confidence, token = logits.softmax(-1).max(-1)
-        surest = confidence.masked_fill(~canvas.masked[:, window], -1.0).argmax(-1, keepdim=True)
-        canvas = canvas.commit(window, torch.zeros_like(token, dtype=torch.bool).scatter(1, surest, True), token)
-    return canvas.tokens[:, window]
+    for step in decode(model, canvas, TopK(), Options(confidence_dtype="float32")):
+        canvas = step.canvas
+    return canvas.tokens[:, canvas.start :]
 
 
 def evaluate(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, get_type_hints
 
-from dapd.errors import DapdError, unknown
+from dapd.errors import DapdError
 from dapd.lab import tasks
+from dapd.settings import parsed
 
 MIXTURE = {
     "copy": 1.0,
@@ -109,26 +109,10 @@ class TrainSettings:
 
 def with_values(settings: TrainSettings, values: Iterable[str]) -> TrainSettings:
     """Settings changed by texts such as `steps=500` or `tasks=copy,shuffle`."""
-    kinds = get_type_hints(TrainSettings)
-    changes: dict[str, Any] = {}
+    changes: dict[str, str] = {}
     for value in values:
         name, equals, text = value.partition("=")
         if not equals:
             raise DapdError(f"{value!r} is not of the form name=value")
-        if name not in kinds:
-            raise unknown("setting", name, kinds)
-        changes[name] = _read(name, text, kinds[name])
-    return dataclasses.replace(settings, **changes)
-
-
-def _read(name: str, text: str, kind: Any) -> Any:
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise DapdError(f"{name} is {text!r}; it must be true or false")
-        return text.lower() == "true"
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            raise DapdError(f"{name} is {text!r}; it must be a number") from None
-    return tuple(text.split(",")) if name == "tasks" else text
+        changes[name] = text
+    return dataclasses.replace(settings, **parsed(TrainSettings, changes))
