@@ -170,17 +170,11 @@ class DiffusionLM:
         options = with_settings(options or Options(), settings)
         if options.block_length is None and chosen.n_blocks > 1:
             options = dataclasses.replace(options, block_length=blocks_of(max_new_tokens, chosen.n_blocks))
-        recorder = self.recorder(canvas, chosen.strategy, options)
         feed = None if streamer is None else _Feed(streamer, canvas, options)
-        for step in decode(self.network, canvas, chosen.strategy, options):
-            recorder.add(step)
-            if on_step is not None:
-                on_step(step)
-            if feed is not None:
-                feed.add(step)
+        traces = self._decode(canvas, chosen, options, on_step, None if feed is None else feed.add)
         if feed is not None:
-            feed.end(recorder.traces[0].tokens())
-        completions = [self._completion(trace, ids) for trace, ids in zip(recorder.traces, prompt_ids, strict=True)]
+            feed.end(traces[0].tokens())
+        completions = [self._completion(trace, ids) for trace, ids in zip(traces, prompt_ids, strict=True)]
         return completions[0] if single else completions
 
     def infill(
@@ -195,14 +189,21 @@ class DiffusionLM:
         """Fill the masks of a text ("The capital of [MASK] is [MASK*3].") or of a row of ids."""
         canvas = self.template(template)
         chosen, options = as_setting(strategy), with_settings(options or Options(), settings)
+        [trace] = self._decode(canvas, chosen, options, on_step)
+        text = self.tokenizer.decode(trace.tokens()) if self.has_tokenizer else ""
+        return Completion(text, trace.generated, trace.canvas, "length", trace)
+
+    def _decode(
+        self, canvas: Canvas, chosen: Setting, options: Options, *watchers: Callable[[Step], None] | None
+    ) -> list[Trace]:
+        """Decode to the end, recording every step and showing it to whoever watches."""
         recorder = self.recorder(canvas, chosen.strategy, options)
         for step in decode(self.network, canvas, chosen.strategy, options):
             recorder.add(step)
-            if on_step is not None:
-                on_step(step)
-        trace = recorder.traces[0]
-        text = self.tokenizer.decode(trace.tokens()) if self.has_tokenizer else ""
-        return Completion(text, trace.generated, trace.canvas, "length", trace)
+            for watch in watchers:
+                if watch is not None:
+                    watch(step)
+        return recorder.traces
 
     def stream(
         self, canvas: Canvas, strategy: str | Selects | Setting = "dapd-staged", options: Options | None = None
