@@ -24,12 +24,15 @@ MIXTURE = {
     "latin": 6.0,
     "sudoku": 8.0,
     "sentence": 3.0,
-    "story": 14.0,
-    "bundle": 26.0,
-    "tied": 13.0,
+    "story": 10.0,
+    "bundle": 30.0,
+    "tied": 15.0,
     "loose": 9.0,
 }
 """Share of each task among the training examples; arithmetic is learned last and gets the most."""
+
+LEFT_OUT = ("loose",)
+"""Tasks that the shipped model is not trained on: it does not learn them well enough to compare decoders with."""
 
 LENGTHS = (72, 112, 224, 352)
 """Lengths of training rows: a row takes the shortest that holds it, a few take a longer one."""
@@ -39,7 +42,7 @@ LENGTHS = (72, 112, 224, 352)
 class TrainSettings:
     """A training run. The defaults train the shipped model in one go of nine minutes on a large GPU."""
 
-    tasks: tuple[str, ...] = tuple(MIXTURE)
+    tasks: tuple[str, ...] = tuple(name for name in MIXTURE if name not in LEFT_OUT)
     """Names of the tasks, mixed by `MIXTURE`."""
     seed: int = 0
     layers: int = 8

@@ -18,30 +18,29 @@ N_STYLES = 10
 
 @dataclass(frozen=True)
 class Manner:
-    """The words of one style of reckoning."""
+    """The words of one style of reckoning. The numbers and their places are the same in every style."""
 
     first: str
     """Opens the first step."""
     then: str
     """Opens every later step."""
     verb: str
-    result_first: bool
-    """`54 is 24 plus 30` instead of `24 plus 30 is 54`."""
-    ones_first: bool
-    """Take the ones of the second number before its tens."""
+    plus: str
+    minus: str
+    times: str
 
 
 MANNERS = (
-    Manner("First", "Then", "is", False, False),
-    Manner("Now", "Next", "makes", False, True),
-    Manner("Here", "Also", "gives", False, False),
-    Manner("Well", "After", "equals", False, True),
-    Manner("Simply", "Second", "becomes", False, False),
-    Manner("Clearly", "So", "is", True, True),
-    Manner("Start", "Continue", "means", True, False),
-    Manner("Note", "Again", "equals", True, True),
-    Manner("Surely", "Likewise", "matches", True, False),
-    Manner("Easy", "Finally", "comprises", True, True),
+    Manner("First", "Then", "is", "plus", "minus", "times"),
+    Manner("Now", "Next", "makes", "and", "less", "by"),
+    Manner("Here", "Also", "gives", "with", "without", "times"),
+    Manner("Well", "After", "equals", "plus", "minus", "by"),
+    Manner("Simply", "Second", "becomes", "and", "less", "times"),
+    Manner("Clearly", "So", "is", "with", "without", "by"),
+    Manner("Start", "Continue", "means", "plus", "less", "times"),
+    Manner("Note", "Again", "equals", "and", "without", "by"),
+    Manner("Surely", "Likewise", "gives", "with", "minus", "times"),
+    Manner("Easy", "Finally", "makes", "plus", "without", "by"),
 )
 
 RECALLS = (
@@ -65,7 +64,7 @@ SIGNS = {"plus": 1, "minus": -1}
 
 @dataclass(frozen=True)
 class Step:
-    """One reckoning: `left word right` is `result`."""
+    """One reckoning: `left word right` is `result`; the word is one of plus, minus, times."""
 
     left: int
     word: str
@@ -73,10 +72,7 @@ class Step:
     result: int
 
     def text(self, manner: Manner) -> str:
-        sides = [f"{self.left} {self.word} {self.right}", str(self.result)]
-        if manner.result_first:
-            sides.reverse()
-        return f" {manner.verb} ".join(sides)
+        return f"{self.left} {getattr(manner, self.word)} {self.right} {manner.verb} {self.result}"
 
 
 def reckon(steps: Iterable[Step], manner: Manner) -> str:
@@ -86,7 +82,7 @@ def reckon(steps: Iterable[Step], manner: Manner) -> str:
 
 @dataclass(frozen=True)
 class Sum:
-    """A two-digit sum or difference, done in two steps: tens and ones in either order."""
+    """A two-digit sum or difference, done in two steps: first the tens, then the ones."""
 
     a: int
     word: str
@@ -100,13 +96,10 @@ class Sum:
         return str(self.a + SIGNS[self.word] * self.b)
 
     def tell(self, style: int) -> str:
-        manner = MANNERS[style]
-        parts = [self.b - self.b % 10, self.b % 10]
-        if manner.ones_first:
-            parts.reverse()
-        half = self.a + SIGNS[self.word] * parts[0]
-        steps = [Step(self.a, self.word, parts[0], half), Step(half, self.word, parts[1], int(self.answer))]
-        return f"{reckon(steps, manner)} {CONCLUSION.format(y=self.answer)}"
+        tens, ones = self.b - self.b % 10, self.b % 10
+        half = self.a + SIGNS[self.word] * tens
+        steps = [Step(self.a, self.word, tens, half), Step(half, self.word, ones, int(self.answer))]
+        return f"{reckon(steps, MANNERS[style])} {CONCLUSION.format(y=self.answer)}"
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ def draw_question(rng: random.Random) -> Question:
     if kind == 3:
         a, b = rng.randint(2, 9), rng.randint(2, 9)
         return Product(a, b, rng.randint(2, 99 - a * b))
-    # Tens and ones of b are never zero and every sum on the way has two digits: both orders are equally long.
+    # Tens and ones of b are never zero, and what stands between the two steps has two digits.
     b = 10 * rng.randint(1, 7) + rng.randint(1, 9)
     if kind == 4:
         return Sum(rng.randint(10, 99 - b), "plus", b)

@@ -24,6 +24,9 @@ EVENTS = (
 TOP = 99
 """No number of a story is larger."""
 
+LARGEST = 9
+"""The most that is gained or lost at once: every step is one addition of a digit."""
+
 
 @dataclass(frozen=True)
 class Stories(Task):
@@ -74,7 +77,7 @@ def _amount(rng: random.Random, word: str, count: int) -> tuple[int, int]:
     """The number of an event and the count after it."""
     if word == "times":
         return 2, 2 * count
-    n = rng.randint(1, TOP - count if word == "plus" else count - 1)
+    n = rng.randint(1, min(LARGEST, TOP - count if word == "plus" else count - 1))
     return n, count + n if word == "plus" else count - n
 
 
