@@ -9,7 +9,7 @@ import pytest
 from dapd.errors import DapdError
 from dapd.lab import tasks
 from dapd.lab.evaluate import examples
-from dapd.lab.tasks import TASKS, Example, Split, Task, pieces
+from dapd.lab.tasks import TASKS, Example, Split, Task, get, pieces
 from dapd.lab.tasks.bundle import OPENINGS, Bundle, Loose, Tied
 from dapd.lab.tasks.grids import GridTask, grids
 from dapd.lab.tasks.lists import OPERATIONS, ListTask
@@ -220,3 +220,33 @@ def test_grammar(text: str, used: tuple[str, ...] | None) -> None:
 def test_unknown_task() -> None:
     with pytest.raises(DapdError, match="did you mean 'shuffle'"):
         tasks.get("shufle")
+
+
+def test_bundles_of_one_size() -> None:
+    task = get("bundle-5")
+    drawn = [task.make(random.Random(seed), Split.TEST) for seed in range(50)]
+    assert {len(example.meta["questions"]) for example in drawn} == {5}
+    assert {example.task for example in drawn} == {"bundle-5"}
+    assert task.room == 160
+    assert max(len(pieces(example.answer)) + 1 for example in drawn) <= task.room
+    assert [get(f"bundle-{k}").room for k in (1, 2, 8)] == [32, 64, 256]
+
+
+@pytest.mark.parametrize("name", ["bundle-9", "bundle-0", "tied-1"])
+def test_sizes_that_a_bundle_does_not_have(name: str) -> None:
+    with pytest.raises(DapdError, match=rf"questions, so {name} does not exist"):
+        get(name)
+
+
+@pytest.mark.parametrize("name", ["copy-5", "bundle-", "bundle-x", "-5"])
+def test_only_bundles_have_sizes(name: str) -> None:
+    with pytest.raises(DapdError, match="bundle-5"):
+        get(name)
+
+
+@pytest.mark.parametrize("task", ["bundle", "tied", "loose"])
+def test_the_longest_answer_fits(task: str) -> None:
+    own = TASKS[task]
+    assert isinstance(own, Bundle)
+    largest = [own.of(own.most).draw(random.Random(seed)) for seed in range(300)]
+    assert max(len(pieces(example.answer)) + 1 for example in largest) <= own.room

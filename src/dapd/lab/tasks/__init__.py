@@ -23,10 +23,14 @@ TASKS: dict[str, Task] = {
 
 
 def get(name: str) -> Task:
-    """The task of that name."""
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    return TASKS[name]
+    """The task of that name; `bundle-5` is a bundle with five questions in every prompt."""
+    if name in TASKS:
+        return TASKS[name]
+    stem, _, number = name.rpartition("-")
+    task = TASKS.get(stem)
+    if isinstance(task, Bundle) and number.isdecimal():
+        return task.of(int(number))
+    raise unknown("task", name, [*TASKS, "bundle-5 (any number of questions)"])
 
 
 __all__ = ["TASKS", "Edge", "Example", "Split", "Task", "get", "pieces"]

@@ -54,8 +54,11 @@ class Task(ABC):
     """What the score says, in a line."""
     graph: ClassVar[str | None] = None
     """What the true edges are, in a line; None where the graph is not known."""
-    room: ClassVar[int]
-    """Tokens that any answer and its end fit into: the length to decode."""
+
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """Tokens that any answer and its end fit into: the length to decode."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Example: ...

@@ -6,12 +6,15 @@ with a strength that the prompt names) and `loose` (openings of any length: the 
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dapd.errors import DapdError
 from dapd.lab.tasks.base import Edge, Example, Task, clique, pieces, varying
 from dapd.lab.tasks.questions import N_STYLES, Question, draw_question, from_plain, question_words, to_plain
 
@@ -25,6 +28,9 @@ TIES = {
 """Tie strength -> how the prompt says it: each answer takes the shared style with that probability, else its own."""
 
 LOOSE = "Answer each question in free form."
+
+LONGEST = 31
+"""Tokens of the longest answer to one question, its number and the end of its line included."""
 
 OPENINGS = (
     "",
@@ -65,9 +71,19 @@ class Bundle(Task):
     fewest: int = 1
     most: int = 8
 
-    room = 256
     scored = "the share of questions answered rightly, steps included, in one style from start to end"
     graph: ClassVar[str | None] = "tokens of one answer that change with its style"
+
+    @property
+    def room(self) -> int:
+        return 32 * math.ceil(LONGEST * self.most / 32)
+
+    def of(self, n_questions: int) -> Bundle:
+        """The same task with so many questions in every prompt."""
+        if not self.fewest <= n_questions <= self.most:
+            missing = f"{self.name}-{n_questions}"
+            raise DapdError(f"task {self.name} has {self.fewest} to {self.most} questions, so {missing} does not exist")
+        return dataclasses.replace(self, name=f"{self.name}-{n_questions}", fewest=n_questions, most=n_questions)
 
     def draw(self, rng: random.Random) -> Example:
         questions = self._questions(rng)
@@ -112,7 +128,6 @@ class Tied(Bundle):
     fewest: int = 2
     most: int = 5
 
-    room = 160
     scored = "as bundle; where the prompt asks for one style, answers in another style than the commonest are wrong"
     graph = "as bundle, and across the answers where they share a style (meta rho > 0)"
 
@@ -149,9 +164,12 @@ class Loose(Bundle):
     fewest: int = 1
     most: int = 5
 
-    room = 208
     scored = "as bundle, any opening (or none) before each answer"
     graph = None
+
+    @property
+    def room(self) -> int:
+        return super().room + 8 * self.most + 8
 
     def draw(self, rng: random.Random) -> Example:
         questions = self._questions(rng)
