@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from dapd.cli.compare import areas, bar
-from dapd.evaluation.compare import Comparison, Decoder, decoders
+from dapd.evaluation.compare import Comparison, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
@@ -69,6 +69,7 @@ def main(
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 200,
     device: Annotated[str | None, typer.Option()] = None,
     only: Annotated[str | None, typer.Option(help="Only decoders whose label holds this.")] = None,
+    edges: Annotated[bool, typer.Option(help="Measure the edge AUC of every layer too.")] = True,
     tf32: Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")] = False,
 ) -> None:
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -79,16 +80,16 @@ def main(
     with bar(Console(stderr=True)) as progress:
         job = progress.add_task("decoding", total=len(comparison))
         rows = summarise(comparison.run(out, lambda n: progress.advance(job, n)))
-    edges = [auc for task in asked if task.graph for auc in layer_aucs(lm, task)]
+    aucs = [auc for task in asked if task.graph and edges for auc in layer_aucs(lm, task)]
     content = {
         "setup": comparison.setup() | {"tf32": tf32},
         "rows": [dataclasses.asdict(row) for row in rows],
         "aup": areas(rows),
-        "edges": [dataclasses.asdict(auc) for auc in edges],
+        "edges": [dataclasses.asdict(auc) for auc in aucs],
     }
     (out / "summary.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     tradeoff(rows, out / "tradeoff.png")
-    (out / "tradeoff.md").write_text(markdown(rows, edges, asked, chosen), encoding="utf-8")
+    (out / "tradeoff.md").write_text(markdown(rows, aucs, asked), encoding="utf-8")
     print((out / "tradeoff.md").read_text(encoding="utf-8"))
 
 
@@ -99,7 +100,7 @@ def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:
     return [auc for share in (1.0, 0.5) for auc in edge_auc(lm, task, list(dict.fromkeys(sets)), masked=share)]
 
 
-def markdown(rows: Sequence[Row], edges: Sequence[EdgeAuc], tasks: Sequence[Task], chosen: Sequence[Decoder]) -> str:
+def markdown(rows: Sequence[Row], edges: Sequence[EdgeAuc], tasks: Sequence[Task]) -> str:
     lines = ["# Accuracy against forward passes", "", *verdicts(rows, tasks), ""]
     for task in tasks:
         here = [row for row in rows if row.task == task.name]
@@ -134,6 +135,8 @@ def verdicts(rows: Sequence[Row], tasks: Sequence[Task]) -> list[str]:
 
 
 def edge_table(edges: Sequence[EdgeAuc]) -> list[str]:
+    if not edges:
+        return []
     sets = list(dict.fromkeys(auc.layers for auc in edges))
     names = [f"{s[0]}" if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in sets]
     lines = ["## Edge AUC by layer", "", f"| task | masked | {' | '.join(names)} |", "|" + "---|" * (len(sets) + 2)]

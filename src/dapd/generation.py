@@ -29,7 +29,7 @@ Ids = Sequence[int]
 Prompt = str | Messages | Ids | Tensor
 """Plain text, a conversation (messages with role and content), or token ids."""
 
-DEFAULT_MODEL = "random:tiny-llada"
+DEFAULT_MODEL = "lab"
 
 MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
 

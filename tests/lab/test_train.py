@@ -312,3 +312,22 @@ def test_prompts_and_tasks_commands() -> None:
     assert "shuffle" in CliRunner().invoke(app, ["tasks"]).output
     assert isinstance(CliRunner().invoke(app, ["prompts", "-t", "nope"]).exception, DapdError)
     assert isinstance(CliRunner().invoke(app, ["score", "nowhere"]).exception, DapdError)
+
+
+def test_a_run_may_start_from_an_earlier_checkpoint(tmp_path: Path) -> None:
+    """Words keep their vectors under another vocabulary."""
+    settings = replace(TINY, seed=1)
+    tokenizer = LabTokenizer.build()
+    first = Transformer(checkpoint.network_config(settings, tokenizer))
+    vocabulary = {token: len(tokenizer) - 1 - i for token, i in tokenizer.vocabulary.items()}
+    shuffled = LabTokenizer(vocabulary)
+    checkpoint.export(tmp_path / "first", settings, dict(first.named_parameters()), shuffled)
+    second = Transformer(checkpoint.network_config(settings, tokenizer))
+    checkpoint.start_from(second, tokenizer, tmp_path / "first")
+    exact = first.embed.weight.detach().bfloat16().float()
+    word = " plus"
+    assert torch.equal(second.embed.weight[tokenizer.vocabulary[word]], exact[vocabulary[word]])
+    assert torch.equal(second.layers[0].o_proj.weight, first.layers[0].o_proj.weight.bfloat16().float())
+    larger = Transformer(checkpoint.network_config(replace(settings, mlp=2 * settings.mlp), tokenizer))
+    with pytest.raises(DapdError, match="another size"):
+        checkpoint.start_from(larger, tokenizer, tmp_path / "first")

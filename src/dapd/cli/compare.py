@@ -102,8 +102,9 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
         front = {row.decoder for row in pareto(here)}
         title = f"{task}: {here[0].prompts} prompts (* on the Pareto front)"
         table = Table(title=title, title_justify="left")
-        table.add_column("decoder")
-        for name in ("score %", "95%", "passes", "tokens/pass", "seconds", "AUP"):
+        table.add_column("decoder", no_wrap=True)
+        with_area = any(value is not None for value in area[task].values())
+        for name in ("score %", "95%", "passes", "tokens/pass", "seconds", *["AUP"] * with_area):
             table.add_column(name, justify="right")
         for row in here:
             aup = area[task][row.family]
@@ -114,6 +115,6 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
                 f"{row.nfe:.1f}",
                 f"{row.tokens_per_forward:.2f}",
                 f"{row.seconds:.2f}",
-                "" if aup is None else f"{aup:.0f}",
+                *["" if aup is None else f"{aup:.0f}"] * with_area,
             )
         console.print(table)

@@ -1,68 +1,99 @@
-"""`make demo`: the main job end to end on models that need no download."""
+"""`make demo`: the main job end to end on the model that ships inside."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
+from dapd.cli.compare import print_rows
 from dapd.cli.live import LiveView
-from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
-from dapd.mrf.adapter import ToyLM
-from dapd.mrf.decoders import QUICK, contenders, decode_with
-from dapd.mrf.storage import SHIPPED, load_run
+from dapd.evaluation.compare import Result
+from dapd.evaluation.summary import summarise
+from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
+from dapd.lab.evaluate import examples
+from dapd.lab.tasks import Example, Task, get
+from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import PRESETS
-from dapd.trace import Trace, write_traces
+from dapd.trace import write_traces
 from dapd.viewer.report import write_report
 
 OUT = Path("demo")
-PROMPT = "Five questions at once: "
 SIDE_BY_SIDE = ("dapd-direct", "fast-dllm")
+SHOWN, COMPARED, PROMPTS = "bundle-5", "bundle-3", 4
 
 
-def main() -> None:
-    """The trained toy model with every decoder, then a text: live, as a table, as traces, a page and figures."""
+def main(out: Path = OUT) -> None:
+    """Five questions live, two decoders side by side on them, then every preset on some smaller bundles."""
     torch.set_num_threads(1)
-    console = Console()
-    decode_toy(console)
-    lm = load(DEFAULT_MODEL)
-    console.print(f"Model: {lm.name}. These are random weights: the text means nothing, the decoding is real.")
-    with LiveView(lm, console.file) as view:
-        lm.generate(PROMPT, strategy="dapd-direct", max_new_tokens=64, on_step=view.add)
-    traces = decode_all(lm, console)
-    pages = write_report(OUT, [traces[name] for name in SIDE_BY_SIDE], f"{SIDE_BY_SIDE[0]} beside {SIDE_BY_SIDE[1]}")
-    console.print(
-        f"Open {pages[0]} in a browser to watch it; figures: {', '.join(map(str, pages[1:]))}", soft_wrap=True
+    console, lm = Console(), load(DEFAULT_MODEL, device="cpu")
+    out.mkdir(exist_ok=True)
+    written = [*watch(lm, console, out), *compare(lm, console, out)]
+    console.print(f"Open {written[0]} in a browser to watch the two decoders side by side.", soft_wrap=True)
+    console.print(f"Also written: {', '.join(map(str, written[1:]))}", soft_wrap=True)
+
+
+def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
+    """One prompt of five questions: DAPD as it decodes, a rival after it, and the page with both."""
+    task = get(SHOWN)
+    (example,) = examples(task, 1)
+    console.print(f"[bold]The model {lm.name} is asked[/]\n{escape(example.prompt)}\n", highlight=False)
+    traces = []
+    for name in SIDE_BY_SIDE:
+        with LiveView(lm, console.file) as view:
+            (done,) = answers(lm, [example], task, name, on_step=view.add)
+        console.print(_verdict(name, done, task.score(example, done.text)))
+        traces.append(done.trace)
+    return write_report(out, traces, f"{SIDE_BY_SIDE[0]} beside {SIDE_BY_SIDE[1]}")
+
+
+def _verdict(name: str, done: Completion, score: float) -> str:
+    return (
+        f"{name}: {done.nfe} forward passes for {done.generated_tokens} tokens, {done.seconds:.1f} s, "
+        f"{score:.0%} of the questions answered rightly\n"
     )
 
 
-def decode_toy(console: Console) -> None:
-    """The shipped toy model: nine tokens under four constraints, so that it shows whether a decoder broke something."""
-    model = ToyLM(load_run(SHIPPED).network)
-    table = Table("decoder", "setting", "forward passes", "samples without a broken constraint")
-    for contender in contenders():
-        if (contender.family, contender.setting) in QUICK:
-            row = decode_with(model, contender, 200)
-            table.add_row(row.family, row.setting, f"{row.forwards:.2f}", f"{row.valid:.1%}")
-    console.print("The trained toy model of the paper's section 3.2, 200 samples each (docs/toy.md says more):")
-    console.print(table)
-
-
-def decode_all(lm: DiffusionLM, console: Console) -> dict[str, Trace]:
-    """One trace of every preset, written to a file each, and a table of what they cost."""
-    OUT.mkdir(exist_ok=True)
-    traces = {}
-    table = Table("decoder", "forward passes", "tokens per pass", "seconds", "trace")
+def compare(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
+    """Every preset on the same few bundles: a table, a figure, and the traces."""
+    task = get(COMPARED)
+    asked = examples(task, PROMPTS)
+    results = []
+    traces = out / "traces"
+    traces.mkdir(exist_ok=True)
     for name in PRESETS:
-        done = lm.generate(PROMPT, strategy=name, max_new_tokens=64, record_edges=True)
-        path = OUT / f"{name}.jsonl"
-        write_traces(path, [done.trace])
-        traces[name] = done.trace
-        table.add_row(name, str(done.nfe), f"{done.tokens_per_forward:.2f}", f"{done.seconds:.2f}", str(path))
-    console.print(table)
-    return traces
+        with console.status(f"{PROMPTS} bundles of three questions with {name}"):
+            done = answers(lm, asked, task, name)
+        write_traces(traces / f"{name}.jsonl", [one.trace for one in done])
+        results += [
+            _result(name, task, i, example, one) for i, (example, one) in enumerate(zip(asked, done, strict=True))
+        ]
+    rows = summarise(results)
+    print_rows(console, rows)
+    tradeoff(rows, out / "tradeoff.png")
+    return [out / "tradeoff.png", traces]
+
+
+def answers(
+    lm: DiffusionLM,
+    asked: Sequence[Example],
+    task: Task,
+    strategy: str,
+    on_step: Callable[..., None] | None = None,
+) -> list[Completion]:
+    """The completions of some examples, decoded together."""
+    prompts: list[Any] = [[{"role": "user", "content": example.prompt}] for example in asked]
+    run: Callable[..., list[Completion]] = lm.generate  # type: ignore[assignment]
+    return run(prompts, strategy=strategy, max_new_tokens=task.room, record_edges=True, on_step=on_step)
+
+
+def _result(name: str, task: Task, index: int, example: Example, done: Completion) -> Result:
+    score, seconds = task.score(example, done.text), done.seconds / PROMPTS
+    return Result(name, name, task.name, index, score, done.nfe, done.generated_tokens, seconds)
 
 
 if __name__ == "__main__":

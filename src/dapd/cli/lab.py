@@ -16,6 +16,7 @@ from rich.table import Table
 
 from dapd.errors import DapdError
 from dapd.lab import tasks
+from dapd.lab.checkpoint import checksums
 from dapd.lab.evaluate import TaskScore, evaluate, examples
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
@@ -46,11 +47,14 @@ def prompts(
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 1,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="The prompt and nothing else: `... | dapd generate`.")] = False,
 ) -> None:
     """Show example prompts with a right answer each. None of them was seen in training."""
     for chosen in _chosen(task):
         for example in examples(chosen, n, seed):
-            if as_json:
+            if bare:
+                print(example.prompt)
+            elif as_json:
                 print(json.dumps({"task": example.task, "prompt": example.prompt, "answer": example.answer}))
             else:
                 console.rule(f"[bold]{chosen.name}", align="left")
@@ -81,6 +85,7 @@ def train(
     trainer.run()
     record = trainer.record()
     trainer.export(out)
+    record["sha256"] = checksums(out)
     _write(out / RECORD, record)
     console.print(f"trained {record['steps']} steps in {record['seconds']} s, weights in {out}")
     if settings.prompts:

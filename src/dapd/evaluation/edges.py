@@ -66,11 +66,15 @@ def edge_auc(
         graph = torch.zeros(len(answer), len(answer), dtype=torch.bool)
         for i, j in true:
             graph[i, j] = graph[j, i] = True
-        for layers in layer_sets:
-            capture = Capture(frozenset(layers), window, window)
+        alone = {}
+        for layer in sorted({layer for layers in layer_sets for layer in layers}):
+            capture = Capture(frozenset({layer}), window, window)
             attention = network(canvas.tokens, everything, window, capture=capture).attention
             assert attention is not None
-            score = edge_scores(attention[0].float().cpu(), nodes)
+            alone[layer] = attention[0].float().cpu()
+        for layers in layer_sets:
+            # What a pass over several layers captures is their mean.
+            score = edge_scores(torch.stack([alone[layer] for layer in layers]).mean(0), nodes)
             found[layers][0].append(score[upper])
             found[layers][1].append(graph[upper])
     out = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +12,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dapd.errors import DapdError
 from dapd.lab.settings import LENGTHS, TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models import llada
 from dapd.models.checkpoint import INDEX
-from dapd.models.transformer import TransformerConfig
+from dapd.models.loading import load_network
+from dapd.models.transformer import Transformer, TransformerConfig
 
 SHARD_BYTES = 15 * 2**20
 """No file of an export is larger."""
@@ -99,6 +102,29 @@ def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor],
     where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def start_from(network: Transformer, tokenizer: LabTokenizer, folder: Path) -> None:
+    """Give a network the weights of an earlier checkpoint, whose vocabulary may differ: words go by their text."""
+    earlier = load_network(folder, device=network.device, dtype=network.dtype)
+    number = LabTokenizer.load(folder).vocabulary
+    known = [(i, number[token]) for token, i in tokenizer.vocabulary.items() if token in number]
+    to, origin = (torch.tensor(ids, device=network.device) for ids in zip(*known, strict=True))
+    theirs = dict(earlier.named_parameters())
+    for name, mine in network.named_parameters():
+        if name in ("embed.weight", "head.weight"):
+            mine[to] = theirs[name][origin]
+        elif mine.shape != theirs[name].shape:
+            shapes = f"{name} is {list(theirs[name].shape)} there and {list(mine.shape)} here"
+            raise DapdError(f"{folder} holds a model of another size: {shapes}")
+        else:
+            mine.copy_(theirs[name])
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of weights in a checkpoint folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.safetensors"))}
 
 
 def _shards(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -14,19 +14,19 @@ MIXTURE = {
     "copy": 1.0,
     "reverse": 1.5,
     "sort": 4.0,
-    "shuffle": 4.0,
+    "shuffle": 6.0,
     "insert_index": 2.0,
     "insert_random": 2.5,
     "remove_index": 2.0,
     "remove_random": 1.5,
     "replace_index": 1.5,
-    "replace_random": 2.5,
+    "replace_random": 4.0,
     "latin": 6.0,
     "sudoku": 8.0,
     "sentence": 3.0,
     "story": 10.0,
-    "bundle": 30.0,
-    "tied": 15.0,
+    "bundle": 22.0,
+    "tied": 18.0,
     "loose": 9.0,
 }
 """Share of each task among the training examples; arithmetic is learned last and gets the most."""
@@ -44,6 +44,8 @@ class TrainSettings:
 
     tasks: tuple[str, ...] = tuple(name for name in MIXTURE if name not in LEFT_OUT)
     """Names of the tasks, mixed by `MIXTURE`."""
+    start: str = ""
+    """Checkpoint folder whose weights to start from; empty: fresh ones."""
     seed: int = 0
     layers: int = 8
     width: int = 384

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
-from dapd.lab.checkpoint import export, network_config
+from dapd.lab.checkpoint import export, network_config, start_from
 from dapd.lab.data import PoolMaker, Rows, held_out
 from dapd.lab.loss import Noisy, add_noise, weighted_loss
 from dapd.lab.settings import TrainSettings
@@ -92,6 +92,8 @@ def initialise(network: Transformer, seed: int) -> None:
 def new_state(settings: TrainSettings, tokenizer: LabTokenizer, device: torch.device) -> State:
     network = Transformer(network_config(settings, tokenizer)).to(device)
     initialise(network, settings.seed)
+    if settings.start:
+        start_from(network, tokenizer, Path(settings.start))
     matrices = [p for p in network.parameters() if p.ndim > 1]
     vectors = [p for p in network.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -331,7 +333,13 @@ class Trainer:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": gpu or "cpu",
+            **self._earlier(),
         }
+
+    def _earlier(self) -> dict[str, Any]:
+        """The record of the checkpoint that this run started from."""
+        path = Path(self.settings.start) / RECORD
+        return {"started_from": json.loads(path.read_text(encoding="utf-8"))} if self.settings.start else {}
 
 
 def _step_of(line: str) -> int:

@@ -25,35 +25,33 @@ class Manner:
     then: str
     """Opens every later step."""
     verb: str
-    plus: str
-    minus: str
-    times: str
 
 
+# No two styles have a word in common where they differ: any such word gives the style away.
 MANNERS = (
-    Manner("First", "Then", "is", "plus", "minus", "times"),
-    Manner("Now", "Next", "makes", "and", "less", "by"),
-    Manner("Here", "Also", "gives", "with", "without", "times"),
-    Manner("Well", "After", "equals", "plus", "minus", "by"),
-    Manner("Simply", "Second", "becomes", "and", "less", "times"),
-    Manner("Clearly", "So", "is", "with", "without", "by"),
-    Manner("Start", "Continue", "means", "plus", "less", "times"),
-    Manner("Note", "Again", "equals", "and", "without", "by"),
-    Manner("Surely", "Likewise", "gives", "with", "minus", "times"),
-    Manner("Easy", "Finally", "makes", "plus", "without", "by"),
+    Manner("First", "Then", "is"),
+    Manner("Now", "Next", "makes"),
+    Manner("Here", "Also", "gives"),
+    Manner("Well", "After", "equals"),
+    Manner("Simply", "Second", "becomes"),
+    Manner("Clearly", "So", "matches"),
+    Manner("Start", "Continue", "means"),
+    Manner("Note", "Again", "yields"),
+    Manner("Surely", "Likewise", "reaches"),
+    Manner("Easy", "Finally", "shows"),
 )
 
 RECALLS = (
     ("We think about {x}.", "We recall that {s} is {y}."),
-    ("Let us consider {x}.", "Everyone knows that {y} is {s}."),
+    ("Let us consider {x}.", "Everyone knows that {s} is {y}."),
     ("Look again at {x}.", "It follows that {s} is {y}."),
-    ("Begin here with {x}.", "Books say that {y} is {s}."),
-    ("This one concerns {x}.", "It seems that {s} is {y}."),
-    ("The topic is {x}.", "People agree that {y} is {s}."),
-    ("Our focus is {x}.", "One finds that {s} is {y}."),
-    ("You asked about {x}.", "Schools teach that {y} is {s}."),
-    ("The question mentions {x}.", "Memory tells that {s} is {y}."),
-    ("Someone asks for {x}.", "Of course, {y} is {s}."),
+    ("Begin here with {x}.", "Books say that {s} is {y}."),
+    ("This one concerns {x}.", "Teachers claim that {s} is {y}."),
+    ("The topic is {x}.", "People agree that {s} is {y}."),
+    ("Our focus becomes {x}.", "One finds that {s} is {y}."),
+    ("You asked for {x}.", "Schools teach that {s} is {y}."),
+    ("Some question mentions {x}.", "Memory tells that {s} is {y}."),
+    ("Someone speaks of {x}.", "Nobody denies that {s} is {y}."),
 )
 """Ten ways to recall a fact: {x} its subject, {s} the phrase asked about, {y} the answer."""
 
@@ -72,7 +70,7 @@ class Step:
     result: int
 
     def text(self, manner: Manner) -> str:
-        return f"{self.left} {getattr(manner, self.word)} {self.right} {manner.verb} {self.result}"
+        return f"{self.left} {self.word} {self.right} {manner.verb} {self.result}"
 
 
 def reckon(steps: Iterable[Step], manner: Manner) -> str:

@@ -14,7 +14,6 @@ from dapd.lab.tasks.questions import CONCLUSION, MANNERS, Step, reckon
 EVENTS = (
     ("plus", "{a} buys {n} more."),
     ("plus", "{a} finds {n} more."),
-    ("plus", "{b} gives {n} to {a}."),
     ("minus", "{a} loses {n}."),
     ("minus", "{a} sells {n}."),
     ("minus", "{a} gives {n} to {b}."),

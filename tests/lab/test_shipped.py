@@ -1,0 +1,67 @@
+"""The model that ships inside: the weights are the recorded ones, and it still answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dapd
+from dapd.errors import DapdError
+from dapd.generation import DEFAULT_MODEL
+from dapd.lab.checkpoint import checksums
+from dapd.lab.evaluate import evaluate, examples
+from dapd.lab.settings import LEFT_OUT
+from dapd.lab.tasks import TASKS, get
+from dapd.lab.tokenizer import LabTokenizer
+from dapd.models.loading import LAB
+
+RECORD = json.loads((LAB / "training.json").read_text(encoding="utf-8"))
+KEPT = [name for name in TASKS if name not in LEFT_OUT]
+
+
+@pytest.fixture(scope="module")
+def lm() -> dapd.DiffusionLM:
+    return dapd.load("lab", device="cpu")
+
+
+def test_weights_match_their_recorded_hash() -> None:
+    assert RECORD["sha256"] == checksums(LAB)
+    assert len(RECORD["sha256"]) == 2
+
+
+def test_it_is_small_enough_and_keeps_its_log_and_seed() -> None:
+    assert sum(path.stat().st_size for path in LAB.iterdir()) < 32 * 2**20
+    assert RECORD["settings"]["seed"] == 0
+    assert (LAB / "training.jsonl").read_text(encoding="utf-8").count("\n") > 10
+
+
+def test_the_record_says_98_percent_for_every_task_that_is_kept() -> None:
+    assert sorted(RECORD["scores"]) == sorted(KEPT) == sorted(RECORD["settings"]["tasks"])
+    assert min(score["score"] for score in RECORD["scores"].values()) >= 0.98
+
+
+def test_its_tokenizer_is_the_one_that_the_tasks_need() -> None:
+    assert LabTokenizer.load(LAB).vocabulary == LabTokenizer.build().vocabulary
+
+
+@pytest.mark.parametrize("task", ["copy", "shuffle", "latin", "sudoku", "sentence", "story", "bundle-1", "bundle-2"])
+def test_it_still_scores(lm: dapd.DiffusionLM, task: str) -> None:
+    """Step by step on prompts that were not seen in training, other ones than those of the record."""
+    (row,) = evaluate(lm.network, LabTokenizer.load(LAB), [get(task)], 8, seed=1)
+    assert row.score >= 7 / 8
+
+
+def test_it_is_the_default_and_answers_five_questions_with_dapd(lm: dapd.DiffusionLM) -> None:
+    assert DEFAULT_MODEL == "lab"
+    task = get("bundle-5")
+    (example,) = examples(task, 1)
+    done = lm.generate([{"role": "user", "content": example.prompt}], strategy="dapd-direct", max_new_tokens=task.room)
+    assert isinstance(done, dapd.Completion)
+    assert task.score(example, done.text) >= 0.8
+    assert done.nfe < 40
+
+
+def test_a_word_it_does_not_know_is_named(lm: dapd.DiffusionLM) -> None:
+    with pytest.raises(DapdError, match=r"(?s)philosophy.*dapd lab prompts"):
+        lm.generate([{"role": "user", "content": "What is philosophy?"}])
