@@ -30,6 +30,7 @@ Prompt = str | Messages | Ids | Tensor
 """Plain text, a conversation (messages with role and content), or token ids."""
 
 DEFAULT_MODEL = "lab"
+ANY_TEXT = "lab:any-text"
 
 MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
 
@@ -82,19 +83,23 @@ def load(
     revision: str | None = None,
     mask_id: int | None = None,
 ) -> DiffusionLM:
-    """A model from a checkpoint folder, a hub id, or `random:SHAPE`. Device None: a GPU if there is one."""
+    """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
+
+    `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
+    nothing then, but every command can be tried with it.
+    """
     device = default_device() if device is None else device
     name = str(source)
     if name.startswith("random:"):
         chosen = dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
         network = random_network(name.removeprefix("random:"), device=device, dtype=chosen, sharpness=8.0)
         return DiffusionLM(network, ByteTokenizer(network.profile), name=name)
-    folder = resolve(source, revision)
+    folder = resolve("lab" if name == ANY_TEXT else source, revision)
     if is_masked_lm(folder):
         masked_lm, inner = load_masked_lm(folder, device=device, dtype=dtype, mask_id=mask_id)
         return DiffusionLM(masked_lm, HubTokenizer(inner, masked_lm.profile), name=name)
     network = load_network(folder, device=device, dtype=dtype, mask_id=mask_id)
-    return DiffusionLM(network, lambda: load_tokenizer(folder, network.profile), name=name)
+    return DiffusionLM(network, lambda: load_tokenizer(folder, network.profile, lenient=name == ANY_TEXT), name=name)
 
 
 def default_device() -> str:

@@ -65,3 +65,11 @@ def test_it_is_the_default_and_answers_five_questions_with_dapd(lm: dapd.Diffusi
 def test_a_word_it_does_not_know_is_named(lm: dapd.DiffusionLM) -> None:
     with pytest.raises(DapdError, match=r"(?s)philosophy.*dapd lab prompts"):
         lm.generate([{"role": "user", "content": "What is philosophy?"}])
+
+
+def test_any_text_is_read_without_the_words_it_does_not_know() -> None:
+    lenient = dapd.load("lab:any-text", device="cpu").tokenizer
+    strict = dapd.load("lab", device="cpu").tokenizer
+    assert lenient.encode("What is my philosophy of the day?") == strict.encode("What is of the day?")
+    asked = [{"role": "user", "content": "What is xyzzy plus 3?"}]
+    assert lenient.chat(asked) == strict.chat([{"role": "user", "content": "What is plus 3?"}])

@@ -55,7 +55,7 @@ def plot(
     out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .png, .svg or .pdf.")] = Path("figure.png"),
     until: Annotated[float, typer.Option(help="trajectory, heatmap: draw so large a share of the decoding.")] = 1.0,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="edges: folder, hub id, or random:SHAPE.")
+        str, typer.Option("--model", "-m", help="edges: lab, a folder, a hub id, or random:SHAPE.")
     ] = DEFAULT_MODEL,
     prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="edges: take test prompts of this lab task.")] = None,

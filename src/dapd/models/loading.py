@@ -51,7 +51,7 @@ ARCHITECTURES = {
 }
 
 LAB = Path(__file__).parent.parent / "lab" / "weights"
-"""Where the small trained model belongs inside the package, as an ordinary LLaDA checkpoint."""
+"""The small trained model that ships inside the package: an ordinary LLaDA checkpoint."""
 
 _TINY = Profile(mask_id=257, eos_id=256, pad_id=256, eot_id=259, bos_id=258)
 
@@ -139,7 +139,7 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     """The local folder of a checkpoint: the shipped model, the folder itself, or the download of a hub id."""
     if str(source) == "lab":
         if not (LAB / "config.json").is_file():
-            raise DapdError("the lab model is not part of this version: make one with `dapd lab train --out FOLDER`")
+            raise DapdError(f"the lab model is missing from this installation ({LAB}): install dapd again")
         return LAB
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -153,8 +153,8 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise DapdError(
-            f"unknown model {str(source)!r}: no such folder{hint or ';'} give a checkpoint folder, a hub id "
-            f"such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
+            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab (the model that ships), a checkpoint "
+            f"folder, a hub id such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
         )
     try:
         from huggingface_hub import snapshot_download

@@ -36,8 +36,8 @@ class Tokenizer(Protocol):
 class HubTokenizer:
     """A tokenizer of `transformers`; no code of the checkpoint is run."""
 
-    def __init__(self, inner: Any, profile: Profile) -> None:
-        self.inner, self.mask_id = inner, profile.mask_id
+    def __init__(self, inner: Any, profile: Profile, *, lenient: bool = False) -> None:
+        self.inner, self.mask_id, self.lenient = inner, profile.mask_id, lenient
         found = inner.mask_token_id
         if found is not None and found != profile.mask_id:
             raise DapdError(f"the tokenizer's mask id is {found}, the model's {profile.mask_id}; they must agree")
@@ -53,16 +53,32 @@ class HubTokenizer:
             words = self._unknown(text)
             if not words:
                 raise DapdError(f"the tokenizer cannot read the text: {error}") from None
+            if self.lenient:
+                return self.encode(self._known(text), special=special)
             shown = ", ".join(map(repr, words[:8])) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
             hint = self.inner.init_kwargs.get("unknown_words_hint", "")
             raise DapdError(f"the model does not know {shown}: its vocabulary is closed. {hint}".strip()) from None
 
     def _unknown(self, text: str) -> list[str]:
         """The words of a text that a closed vocabulary lacks."""
-        known, split = self.inner.get_vocab(), self.inner.backend_tokenizer.pre_tokenizer
-        plain = re.split("|".join(map(re.escape, self.inner.get_added_vocab())) or "$", text)
-        pieces = [piece for part in plain for piece, _ in (split.pre_tokenize_str(part) if split else [(part, None)])]
-        return list(dict.fromkeys(piece.strip() or piece for piece in pieces if piece not in known))
+        known = self.inner.get_vocab()
+        return list(dict.fromkeys(piece.strip() or piece for piece in self._pieces(text) if piece not in known))
+
+    def _known(self, text: str) -> str:
+        """A text without the words that a closed vocabulary lacks."""
+        known = self.inner.get_vocab()
+        return "".join(piece for piece in self._pieces(text) if piece in known)
+
+    def _pieces(self, text: str) -> list[str]:
+        """A text cut up as the tokenizer does it before it looks at its vocabulary; special tokens stay whole."""
+        split = self.inner.backend_tokenizer.pre_tokenizer
+        special = set(self.inner.get_added_vocab())
+        parts = re.split(f"({'|'.join(map(re.escape, special))})", text) if special else [text]
+        return [
+            piece
+            for part in parts
+            for piece in ([part] if part in special or not split else [p for p, _ in split.pre_tokenize_str(part)])
+        ]
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
         # One text with the mask's own name in it: what is added around a text, and merges across parts, come out right.
@@ -120,11 +136,11 @@ class ByteTokenizer:
         return "".join(out) + run.decode(errors="replace")
 
 
-def load_tokenizer(folder: Path, profile: Profile) -> Tokenizer | None:
-    """The tokenizer of a checkpoint folder; None where it has none."""
+def load_tokenizer(folder: Path, profile: Profile, *, lenient: bool = False) -> Tokenizer | None:
+    """The tokenizer of a checkpoint folder; None where it has none. `lenient`: leave out words it does not know."""
     if not _has(folder, "tokenizer.json") and not _has(folder, "vocab.json", "merges.txt"):
         return None
-    return HubTokenizer(_open(folder), profile)
+    return HubTokenizer(_open(folder), profile, lenient=lenient)
 
 
 def _has(folder: Path, *names: str) -> bool:
