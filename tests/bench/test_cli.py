@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import dapd.bench.cases as cases
-from dapd.bench.targets import MODEL_TARGETS, groups
+from dapd.bench.targets import MODEL_TARGETS, groups, ratio_of_runs
 from dapd.cli.app import app
 from dapd.errors import DapdError
 
@@ -93,7 +93,11 @@ def test_targets_of_a_model_at_small_lengths(tmp_path: Path) -> None:
             assert isinstance(row["met"], bool)
     parts = [row for row in content["rows"] if row["kind"] == "parts"]
     assert len(parts) == 3
-    assert all(row["forward_ms"] > 0 and "rest_ms" in row for row in parts)
+    assert all(row["forward_ms"] > 0 for row in parts)
+    assert all(
+        sum(row[part] for part in ("forward_ms", "capture_ms", "rest_ms")) == pytest.approx(row["step_ms"])
+        for row in parts
+    )
     assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8")) == content
 
 
@@ -108,6 +112,11 @@ def test_cases_of_one_shape_are_measured_together() -> None:
     shapes = [{(c.prompt, c.gen, c.batch) for c in group} for group in groups(MODEL_TARGETS)]
     assert all(len(shape) == 1 for shape in shapes)
     assert len({shape for [shape] in map(list, shapes)}) == len(shapes)
+
+
+def test_ratios_pair_runs_that_follow_each_other() -> None:
+    assert ratio_of_runs([1.1, 2.2, 9.0], [1.0, 2.0, 3.0]) == pytest.approx(1.1)
+    assert ratio_of_runs([1.0], [1.0, 2.0]) is None
 
 
 def test_parity_of_a_path_with_itself() -> None:

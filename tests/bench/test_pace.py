@@ -19,6 +19,7 @@ def test_every_preset_takes_the_given_number_of_steps(name: str) -> None:
     steps = list(decode(model, canvas, strategy))
     assert [s.commit.sum(-1).tolist() for s in steps] == [[n, n] for n in (4, 3, 3, 3, 3)]
     assert isinstance(strategy, type(PRESETS[name]))
+    assert strategy == with_pace(PRESETS[name], Pace(steps=5)) != with_pace(PRESETS[name], Pace(steps=4))
     assert dataclasses.asdict(strategy) == dataclasses.asdict(PRESETS[name])
 
 

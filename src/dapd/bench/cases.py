@@ -228,6 +228,7 @@ class Bench:
             "high_ms": timing.high,
             "wall_ms": timing.wall_ms,
             "samples": len(timing.samples),
+            "run_ms": timing.run_ms,
             "tflops": None if flops is None else flops / timing.ms / 1e9,
             "floor_ms": floor,
             "floor_ratio": None if floor is None else timing.ms / floor,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -50,19 +51,25 @@ def paced(
 
 
 def with_pace(strategy: Strategy, pace: Pace) -> Strategy:
-    """The strategy, choosing as it does and paying for it, but committing at the given pace.
+    """The strategy, choosing as it does and paying for it, but committing at the given pace."""
+    fields = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}
+    # mypy takes the hash of instances for that of the class.
+    return _paced_kind(type(strategy), pace)(**fields)  # type: ignore[arg-type]
 
-    A subclass rather than a wrapper: the engine treats it as what it is, with all that its class declares.
+
+@cache
+def _paced_kind(kind: type[Strategy], pace: Pace) -> type[Strategy]:
+    """A subclass rather than a wrapper: the engine treats it as what it is, with all that its class declares.
+
+    One class for each pace, so that equal settings are equal strategies to whatever keeps work between decodings.
     """
-    kind = type(strategy)
 
     def select(self: Strategy, seen: Observation, memory: object = None, /) -> Selection:
         chosen = kind.select(self, seen, memory)
         commit = paced(chosen.commit, seen.confidence, seen.masked, pace.now(seen.progress))
         return dataclasses.replace(chosen, commit=commit)
 
-    made = type(f"Paced{kind.__name__}", (kind,), {"select": select})
-    return cast(Strategy, made(**{f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}))
+    return type(f"Paced{kind.__name__}", (kind,), {"select": select})
 
 
 def random_canvas(model: Transformer, prompt: int, gen: int, batch: int = 1, *, half: bool = False) -> Canvas:

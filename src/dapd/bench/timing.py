@@ -19,10 +19,10 @@ GB = 1e9
 class Timing:
     """Durations in milliseconds, one per call, and the memory of a CUDA device while they ran."""
 
-    samples: tuple[float, ...]
-    """By the device's own clock: CUDA events on a GPU."""
+    runs: tuple[tuple[float, ...], ...]
+    """Runs of consecutive calls, by the device's own clock: CUDA events on a GPU."""
     walls: tuple[float, ...]
-    """Mean wall-clock duration of a call, one for each run of consecutive calls."""
+    """Mean wall-clock duration of a call, one for each run."""
     period: int = 1
     """Calls after which the work repeats itself; where it is above 1, a mean says more than a median."""
     peak_gb: float | None = None
@@ -33,9 +33,20 @@ class Timing:
     """How much more memory was in use after the timed calls than before them."""
 
     @property
+    def samples(self) -> tuple[float, ...]:
+        return tuple(sample for run in self.runs for sample in run)
+
+    @property
     def ms(self) -> float:
-        middle = statistics.fmean if self.period > 1 else statistics.median
-        return middle(self.samples)
+        return self.middle(self.samples)
+
+    @property
+    def run_ms(self) -> list[float]:
+        """Each run's own value."""
+        return [self.middle(run) for run in self.runs]
+
+    def middle(self, values: tuple[float, ...]) -> float:
+        return statistics.fmean(values) if self.period > 1 else statistics.median(values)
 
     @property
     def low(self) -> float:
@@ -52,7 +63,7 @@ class Timing:
     def with_more(self, other: Timing) -> Timing:
         """Both measurements as one. Memory is the first's: later ones may start with what earlier ones left behind."""
         return Timing(
-            self.samples + other.samples,
+            self.runs + other.runs,
             self.walls + other.walls,
             self.period,
             self.peak_gb,
@@ -118,7 +129,7 @@ def time_steps(steps: Iterator[object], device: torch.device, *, warmup: int, re
         watch.mark()
     synchronise(device)
     wall = 1e3 * (time.perf_counter() - start) / repeats
-    return Timing(watch.read(), (wall,), period, *_memory(device, before))
+    return Timing((watch.read(),), (wall,), period, *_memory(device, before))
 
 
 def _advance(steps: Iterator[object]) -> None:

@@ -221,7 +221,7 @@ def targets_command(
     dtype: Dtype = None,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
-    rounds: Annotated[int, typer.Option(help="How often cases that are compared are measured, in turn.")] = 2,
+    rounds: Annotated[int, typer.Option(help="How often cases that are compared are measured, in turn.")] = 3,
     divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
     json: Json = None,
 ) -> None:
