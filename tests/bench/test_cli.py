@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import dapd.bench.cases as cases
+from dapd import Reuse
 from dapd.bench.targets import MODEL_TARGETS, groups, ratio_of_runs
 from dapd.cli.app import app
 from dapd.errors import DapdError
@@ -43,25 +44,16 @@ def test_forward(tmp_path: Path) -> None:
 
 
 def test_step_with_every_way_to_reuse() -> None:
-    shape = ["--prompt", "8", "--gen", "32", "--block", "8"]
-    content = run(
-        "step",
-        *SMALL,
-        *FEW,
-        *shape,
-        "--strategies",
-        "original,dapd-staged",
-        "--reuse",
-        "none,prefix,dual",
-        "--refresh",
-        "4",
-    )
+    modes = [mode.value for mode in Reuse]
+    shape = ["--prompt", "8", "--gen", "64", "--block", "16", "--refresh", "4"]
+    asked = ["--strategies", "original,dapd-staged", "--reuse", ",".join(modes)]
+    content = run("step", *SMALL, *FEW, *shape, *asked)
     assert [(row["strategy"], row["reuse"]) for row in content["rows"]] == [
-        (s, r) for s in ("original", "dapd-staged") for r in ("none", "prefix", "dual")
+        (strategy, mode) for strategy in ("original", "dapd-staged") for mode in modes
     ]
     assert all(row.keys() >= FIELDS for row in content["rows"])
     # Reuse is timed over whole periods.
-    assert [row["samples"] for row in content["rows"]] == [2, 4, 4] * 2
+    assert all(row["samples"] == (2 if row["reuse"] == "none" else 4) for row in content["rows"])
 
 
 def test_step_of_the_naive_path_and_of_calibrated_sets() -> None:

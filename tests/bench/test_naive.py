@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from dapd import decode
 from dapd.bench.naive import Scan, forward, naive_decode, projected
 from dapd.bench.pace import Pace, random_canvas, with_pace, with_set_of
-from dapd.engine import decode
 from dapd.errors import DapdError
 from dapd.models import Capture, Transformer, random
 from dapd.strategies import Dapd

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from dapd import decode
 from dapd.bench.pace import Pace, options_with, paced, random_canvas, with_pace, with_set_of
-from dapd.engine import decode
 from dapd.models import random
 from dapd.strategies import PRESETS, Dapd, Strategy
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -11,13 +13,12 @@ from typing import Any
 
 import torch
 
-from dapd import kernels
+from dapd import Options, Reuse, decode, kernels
 from dapd.bench import naive
 from dapd.bench.floor import Rate, forward_flops
 from dapd.bench.pace import Pace, options_with, random_canvas, with_pace, with_set_of
 from dapd.bench.timing import Timing, clear, graphed, synchronise, time_calls, time_steps
 from dapd.canvas import Canvas
-from dapd.engine import Options, Reuse, decode
 from dapd.errors import DapdError, unknown
 from dapd.models import Capture, Transformer
 from dapd.settings import setting
@@ -85,7 +86,7 @@ class Case:
             reuse=Reuse(self.reuse),
             refresh=None if self.reuse == "none" else self.refresh,
             graphs=self.graphs,
-            settle=self.settle,
+            settle=self.settle if self.reuse == "settled" else None,
         )
 
     def rule(self) -> Strategy:
@@ -96,8 +97,8 @@ class Case:
         """Steps after which a full pass comes again, where columns are reused."""
         if self.reuse == "none":
             return 1
-        if self.refresh is not None:
-            return self.refresh
+        if self.refresh is not None or self.reuse == "settled":
+            return self.refresh or 1
         return masks if self.block is None else max(1, masks * self.block // self.gen)
 
     def flops(self, model: Transformer, masks: int) -> float | None:
@@ -131,6 +132,10 @@ class Bench:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def alone(self) -> Bench:
+        """The same weights in a model of its own: what an engine keeps for a model does not outlive a measurement."""
+        return dataclasses.replace(self, model=copy.copy(self.model))
 
     def forward(self, case: Case, capture: str, *, graph: bool = False) -> Record:
         """Forward passes over a half-masked canvas, called one by one or recorded as a CUDA graph."""
@@ -166,17 +171,26 @@ class Bench:
         return self.record("step", case, timing, case.flops(self.model, case.gen // 2))
 
     def time_step(self, case: Case) -> Timing:
-        """Whole periods, at least `repeats` steps; warm-up, too, sees every kind of step."""
+        """Whole periods, at least `repeats` steps.
+
+        An engine may record a kind of step when it meets it the second time: so two periods come before the timed ones,
+        and where each block is a kind of its own, the same steps are made twice beforehand.
+        """
         masks = case.gen // 2
         period = case.period(masks)
-        warmup, repeats = (max(1, -(-n // period)) * period for n in (self.warmup, self.repeats))
+        repeats = -(-self.repeats // period) * period
+        warmup = self.warmup if period == 1 else max(2, -(-self.warmup // period)) * period
         if warmup + repeats > masks:
             raise DapdError(
                 f"{warmup} + {repeats} steps need as many masks, and half of the {case.gen} new tokens are "
                 f"{masks}: raise --gen, or lower --warmup and --repeats"
             )
         canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
-        steps = self.steps(case, canvas, self.rule(case, canvas), Pace())
+        rule, own = self.rule(case, canvas), self.alone()
+        for _ in range(0 if case.block is None else 2):
+            for _ in itertools.islice(own.steps(case, canvas, rule, Pace()), warmup + repeats):
+                pass
+        steps = own.steps(case, canvas, rule, Pace())
         return time_steps(steps, self.device, warmup=warmup, repeats=repeats, period=period)
 
     def rule(self, case: Case, canvas: Canvas) -> Strategy:
@@ -200,16 +214,16 @@ class Bench:
         if not 1 <= n_steps <= case.gen:
             raise DapdError(f"steps is {n_steps}; allowed: 1 to the {case.gen} new tokens")
         blank = random_canvas(self.model, case.prompt, case.gen, case.batch)
-        rule, done, made = self.rule(case, blank), blank, 0
+        rule, own, done, made = self.rule(case, blank), self.alone(), blank, 0
 
         def generation() -> object:
             nonlocal done, made
             made = 0
-            for step in self.steps(case, blank, rule, Pace(steps=n_steps)):
+            for step in own.steps(case, blank, rule, Pace(steps=n_steps)):
                 done, made = step.canvas, made + 1  # type: ignore[attr-defined]
             return done
 
-        timing = time_calls(generation, self.device, warmup=min(1, self.warmup), repeats=self.repeats)
+        timing = time_calls(generation, self.device, warmup=self.warmup, repeats=self.repeats)
         flops = case.flops(self.model, case.gen) if case.reuse == "none" else None
         record = self.record("decode", case, timing, None if flops is None else flops * made)
         tokens = int((done.tokens[:, done.start :] != self.model.profile.eos_id).sum())

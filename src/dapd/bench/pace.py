@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dapd import Options, decode
 from dapd.canvas import Canvas
-from dapd.engine import Options, decode
 from dapd.graph import conflicts, degrees, independent_set, normalise
 from dapd.models import Transformer
 from dapd.strategies import Dapd, Observation, Progress, Selection, Strategy

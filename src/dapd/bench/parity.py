@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
+from dapd import Step, decode
 from dapd.bench.cases import Record, without_kernels
 from dapd.bench.pace import options_with
 from dapd.canvas import Canvas
-from dapd.engine import Step, decode
 from dapd.errors import DapdError
 from dapd.generation import DiffusionLM
 from dapd.lab.tasks import Split, get

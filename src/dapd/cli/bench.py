@@ -36,7 +36,7 @@ Strategies = Annotated[str, typer.Option(help="Presets; naive and naive-pairs ar
 ReuseModes = Annotated[str, typer.Option("--reuse", help="none, prefix, dual and what else the engine knows.")]
 Refresh = Annotated[int | None, typer.Option(help="Full pass every so many steps; default: 8, with dual none.")]
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
-Settle = Annotated[int | None, typer.Option(help="Passed to the engine where it has this option.")]
+Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
 Taken = Annotated[int | None, typer.Option(help="DAPD: choose tau so that about so many positions are independent.")]
 Repeats = Annotated[int, typer.Option(help="Timed calls.")]
@@ -195,7 +195,7 @@ def decode_command(
     taken: Taken = None,
     steps: Annotated[int, typer.Option(help="Steps of a generation, spread evenly over the blocks.")] = 45,
     repeats: Repeats = 3,
-    warmup: Warmup = 1,
+    warmup: Warmup = 2,
     json: Json = None,
 ) -> None:
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
