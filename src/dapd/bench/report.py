@@ -14,6 +14,7 @@ from rich.table import Table
 
 from dapd.bench.cases import Record
 from dapd.bench.floor import Rate
+from dapd.errors import DapdError
 
 COLUMNS: dict[str, dict[str, str]] = {
     "measured": {
@@ -82,6 +83,8 @@ class Report:
     """Rows as they come."""
 
     def __init__(self, name: str, device: torch.device, path: Path | None) -> None:
+        if path is not None and not path.parent.is_dir():
+            raise DapdError(f"cannot write {path}: there is no folder {path.parent}")
         self.name, self.device, self.path = name, device, path
         self.rates: list[Rate] = []
         self.rows: list[Record] = []
