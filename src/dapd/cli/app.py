@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dapd.cli import bench_tasks, compare, generate, info, lab, mrf, paper, plot, view
+from dapd.cli import bench, bench_tasks, compare, generate, info, lab, mrf, paper, plot, view
 from dapd.cli import eval as eval_
 
 app = typer.Typer(
@@ -24,4 +24,5 @@ app.command("strategies")(info.strategies)
 app.command("doctor")(info.doctor)
 app.add_typer(lab.app, name="lab")
 app.add_typer(mrf.app, name="mrf")
+app.add_typer(bench.app, name="bench")
 app.add_typer(bench_tasks.app, name="parallelbench")

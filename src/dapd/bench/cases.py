@@ -1,0 +1,266 @@
+"""What is measured: one forward pass, one step, one whole generation, each at given lengths and settings."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dapd import Options, Reuse, decode, kernels
+from dapd.bench import naive
+from dapd.bench.floor import Rate, forward_flops
+from dapd.bench.pace import Pace, options_with, random_canvas, with_pace, with_set_of
+from dapd.bench.timing import Timing, clear, graphed, synchronise, time_calls, time_steps
+from dapd.canvas import Canvas
+from dapd.errors import DapdError, unknown
+from dapd.models import Capture, Transformer
+from dapd.settings import setting
+from dapd.strategies import PRESETS, AttentionNeed, Dapd, Strategy, TopK
+
+Record = dict[str, Any]
+"""One measured row, as plain values."""
+
+NAIVE: dict[str, naive.Scan] = {"naive": "taken", "naive-pairs": "pairs"}
+"""Names of the naive path among the strategies: DAPD with the settings of `dapd-staged`."""
+
+CAPTURES = {
+    "none": "no attention is captured",
+    "auto": "captured as the model does it on this device",
+    "none-torch": "none, without Triton kernels anywhere",
+    "torch": "captured without Triton kernels anywhere",
+    "eager": "the naive path's: whole attention matrices in the captured layers, logits for every column",
+}
+
+
+def without_kernels() -> AbstractContextManager[Any]:
+    """Inside, everything runs on torch's own operations."""
+    disabled: Callable[[], AbstractContextManager[Any]] = getattr(kernels, "disabled", nullcontext)
+    return disabled()
+
+
+@dataclass(frozen=True)
+class Case:
+    """The settings of a measurement. Mistakes in them are found when it is made, not when it is run."""
+
+    strategy: str = "original"
+    prompt: int = 256
+    gen: int = 256
+    batch: int = 1
+    reuse: str = "none"
+    refresh: int | None = None
+    block: int | None = None
+    graphs: bool | None = None
+    """None: as the engine decides."""
+    settle: int | None = None
+    taken: int | None = None
+    """DAPD: choose the edge threshold so that the set has about so many positions; None: the preset's threshold."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("prompt", 0), ("gen", 2), ("batch", 1)):
+            if getattr(self, name) < least:
+                raise DapdError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.strategy not in NAIVE and "@" not in self.strategy and self.strategy not in PRESETS:
+            raise unknown("strategy", self.strategy, [*PRESETS, *NAIVE])
+        if self.strategy in NAIVE and self.reuse != "none":
+            raise DapdError("the naive path reuses nothing; give --reuse none with it")
+        if self.graphs and "graphs" not in {f.name for f in dataclasses.fields(Options)}:
+            raise DapdError("this version's engine has no CUDA graphs; leave --graphs out")
+        if self.block is not None and self.gen % self.block:
+            raise DapdError(f"blocks of {self.block} do not divide the {self.gen} new tokens; see --block")
+        self.options()
+
+    @property
+    def length(self) -> int:
+        return self.prompt + self.gen
+
+    def options(self) -> Options:
+        return options_with(
+            block_length=self.block,
+            reuse=Reuse(self.reuse),
+            refresh=None if self.reuse == "none" else self.refresh,
+            graphs=self.graphs,
+            settle=self.settle if self.reuse == "settled" else None,
+        )
+
+    def rule(self) -> Strategy:
+        """The decoder, or the one that the naive path imitates."""
+        return setting("dapd-staged" if self.strategy in NAIVE else self.strategy).strategy
+
+    def period(self, masks: int) -> int:
+        """Steps after which a full pass comes again, where columns are reused."""
+        if self.reuse == "none":
+            return 1
+        if self.refresh is not None or self.reuse == "settled":
+            return self.refresh or 1
+        return masks if self.block is None else max(1, masks * self.block // self.gen)
+
+    def flops(self, model: Transformer, masks: int) -> float | None:
+        """Operations of a step, averaged over a period; None where they depend on what is decided."""
+        seen = self.rule().sees
+        window = self.length if seen == "canvas" else self.gen if seen == "region" else self.block or self.gen
+        full = forward_flops(model.config, self.length, window, batch=self.batch)
+        if self.reuse == "none":
+            return full
+        if self.reuse == "dual":
+            computed = self.block or self.gen
+        elif self.reuse == "prefix" and self.block is None:
+            computed = self.gen
+        else:
+            return None
+        part = forward_flops(model.config, self.length, min(window, computed), batch=self.batch, computed=computed)
+        period = self.period(masks)
+        return (full + (period - 1) * part) / period
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model under measurement."""
+
+    model: Transformer
+    name: str
+    rate: Rate
+    warmup: int = 5
+    repeats: int = 15
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def alone(self) -> Bench:
+        """The same weights in a model of its own: what an engine keeps for a model does not outlive a measurement."""
+        return dataclasses.replace(self, model=copy.copy(self.model))
+
+    def forward(self, case: Case, capture: str, *, graph: bool = False) -> Record:
+        """Forward passes over a half-masked canvas, called one by one or recorded as a CUDA graph."""
+        timing = self.time_forward(case, capture, graph=graph)
+        flops = forward_flops(self.model.config, case.length, case.gen, batch=case.batch)
+        return {**self.record("forward", case, timing, flops), "strategy": None, "graphs": graph, "capture": capture}
+
+    def time_forward(self, case: Case, capture: str, *, graph: bool = False) -> Timing:
+        if capture not in CAPTURES:
+            raise unknown("capture method", capture, CAPTURES)
+        canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
+        window = slice(canvas.start, canvas.length)
+        layers = AttentionNeed().resolve(self.model.n_layers)
+        asked = Capture(layers, window, window) if capture in ("auto", "torch") else None
+
+        def call() -> object:
+            if capture == "eager":
+                return naive.forward(self.model, canvas.tokens, Dapd())
+            return self.model(canvas.tokens, slice(0, canvas.length), window, capture=asked)
+
+        with torch.no_grad(), without_kernels() if capture.endswith("torch") else nullcontext():
+            if not graph:
+                return time_calls(call, self.device, warmup=self.warmup, repeats=self.repeats)
+            timing = time_calls(graphed(call), self.device, warmup=self.warmup, repeats=self.repeats)
+            # What a replay works in was taken when the graph was recorded, before memory was watched.
+            return dataclasses.replace(timing, peak_gb=None, reserved_gb=None)
+
+    def step(self, case: Case) -> Record:
+        """Consecutive steps from a half-masked canvas on, one position committed in each."""
+        return self.step_record(case, self.time_step(case))
+
+    def step_record(self, case: Case, timing: Timing) -> Record:
+        return self.record("step", case, timing, case.flops(self.model, case.gen // 2))
+
+    def time_step(self, case: Case) -> Timing:
+        """Whole periods, at least `repeats` steps.
+
+        An engine may record a kind of step when it meets it the second time: so two periods come before the timed ones,
+        and where each block is a kind of its own, the same steps are made twice beforehand.
+        """
+        masks = case.gen // 2
+        period = case.period(masks)
+        repeats = -(-self.repeats // period) * period
+        warmup = self.warmup if period == 1 else max(2, -(-self.warmup // period)) * period
+        if warmup + repeats > masks:
+            raise DapdError(
+                f"{warmup} + {repeats} steps need as many masks, and half of the {case.gen} new tokens are "
+                f"{masks}: raise --gen, or lower --warmup and --repeats"
+            )
+        canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
+        rule, own = self.rule(case, canvas), self.alone()
+        for _ in range(0 if case.block is None else 2):
+            for _ in itertools.islice(own.steps(case, canvas, rule, Pace()), warmup + repeats):
+                pass
+        steps = own.steps(case, canvas, rule, Pace())
+        return time_steps(steps, self.device, warmup=warmup, repeats=repeats, period=period)
+
+    def rule(self, case: Case, canvas: Canvas) -> Strategy:
+        """The case's decoder, with the edge threshold that it asks for."""
+        rule = case.rule()
+        if case.taken is None or not isinstance(rule, Dapd):
+            return rule
+        return with_set_of(self.model, canvas, rule, case.taken)
+
+    def steps(self, case: Case, canvas: Canvas, rule: Strategy, pace: Pace) -> Iterator[object]:
+        """The steps of a decoding at a fixed pace."""
+        if case.strategy in NAIVE:
+            assert isinstance(rule, Dapd)
+            return naive.naive_decode(self.model, canvas, rule, scan=NAIVE[case.strategy], pace=pace)
+        # Step by step, LLaDA's own rule needs no help to commit one position.
+        exact = type(rule) is TopK and rule.steps is None and pace.steps is None and rule.k == pace.k
+        return decode(self.model, canvas, rule if exact else with_pace(rule, pace), case.options())
+
+    def decode(self, case: Case, n_steps: int) -> Record:
+        """Whole generations in a fixed number of steps."""
+        if not 1 <= n_steps <= case.gen:
+            raise DapdError(f"steps is {n_steps}; allowed: 1 to the {case.gen} new tokens")
+        blank = random_canvas(self.model, case.prompt, case.gen, case.batch)
+        rule, own, done, made = self.rule(case, blank), self.alone(), blank, 0
+
+        def generation() -> object:
+            nonlocal done, made
+            made = 0
+            for step in own.steps(case, blank, rule, Pace(steps=n_steps)):
+                done, made = step.canvas, made + 1  # type: ignore[attr-defined]
+            return done
+
+        timing = time_calls(generation, self.device, warmup=self.warmup, repeats=self.repeats)
+        flops = case.flops(self.model, case.gen) if case.reuse == "none" else None
+        record = self.record("decode", case, timing, None if flops is None else flops * made)
+        tokens = int((done.tokens[:, done.start :] != self.model.profile.eos_id).sum())
+        return {**record, "steps": made, "tokens": tokens, "tokens_per_s": 1e3 * tokens / timing.wall_ms}
+
+    def record(self, kind: str, case: Case, timing: Timing, flops: float | None) -> Record:
+        floor = None if flops is None else self.rate.floor_ms(flops)
+        return {
+            "kind": kind,
+            "model": self.name,
+            "device": self.device.type,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            **dataclasses.asdict(case),
+            "ms": timing.ms,
+            "low_ms": timing.low,
+            "high_ms": timing.high,
+            "wall_ms": timing.wall_ms,
+            "samples": len(timing.samples),
+            "run_ms": timing.run_ms,
+            "tflops": None if flops is None else flops / timing.ms / 1e9,
+            "floor_ms": floor,
+            "floor_ratio": None if floor is None else timing.ms / floor,
+            "peak_gb": timing.peak_gb,
+            "reserved_gb": timing.reserved_gb,
+            "grown_gb": timing.grown_gb,
+        }
+
+
+def guarded(measure: Callable[[], Record], otherwise: Record, device: torch.device) -> Record:
+    """The record, or `otherwise` with the error in it: one failure must not cost the rest of a run."""
+    started = time.perf_counter()
+    try:
+        record = measure()
+        synchronise(device)
+    except Exception as error:
+        reason = (str(error).strip() or "no message").splitlines()[0]
+        record = {**otherwise, "error": f"{type(error).__name__}: {reason}"}
+    with suppress(RuntimeError):  # a device that is lost says so in every record that follows
+        clear(device)
+    return {**record, "seconds": round(time.perf_counter() - started, 2)}

@@ -1,0 +1,59 @@
+"""The floor: multiplications that a forward pass cannot do without, at the rate of a large matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dapd.bench.timing import time_calls
+from dapd.models import TransformerConfig
+
+SIZES = {"cuda": 8192, "cpu": 1024}
+"""Side of the square matrices whose product sets the rate."""
+
+
+def linear_parameters(config: TransformerConfig) -> int:
+    """Weights of all linear layers but the head: each costs one multiplication and one addition per token."""
+    kv = config.n_kv_heads * config.head_dim
+    attention = 2 * config.d_model * (config.d_model + kv)
+    return config.n_layers * (attention + 3 * config.d_model * config.d_mlp)
+
+
+def forward_flops(
+    config: TransformerConfig, length: int, predicted: int, *, batch: int = 1, computed: int | None = None
+) -> int:
+    """Operations of one forward pass over rows of `length` columns, with logits for `predicted` of them.
+
+    `computed`: columns that are not taken from a cache (None: all). Norms, rotations, softmaxes and attention capture
+    are left out, so a time that comes from this number is a floor.
+    """
+    rows = length if computed is None else computed
+    attention = 4 * rows * length * config.d_model * config.n_layers
+    head = 2 * predicted * config.d_model * config.vocab_size
+    return batch * (2 * rows * linear_parameters(config) + attention + head)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a matrix product reaches on this device."""
+
+    size: int
+    dtype: str
+    ms: float
+
+    @property
+    def tflops(self) -> float:
+        return 2 * self.size**3 / self.ms / 1e9
+
+    def floor_ms(self, flops: float) -> float:
+        return flops / self.tflops / 1e9
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = None, repeats: int = 20) -> Rate:
+    """The rate of a square product in this dtype, measured now."""
+    side = size or SIZES.get(device.type, SIZES["cpu"])
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
+    timing = time_calls(lambda: a @ b, device, warmup=5, repeats=repeats)
+    return Rate(side, str(dtype).removeprefix("torch."), timing.ms)

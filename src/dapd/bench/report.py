@@ -1,0 +1,156 @@
+"""Tables for people, one JSON line for programs, and a file that is complete after every row."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from dapd.bench.cases import Record
+from dapd.bench.floor import Rate
+from dapd.errors import DapdError
+
+COLUMNS: dict[str, dict[str, str]] = {
+    "measured": {
+        "kind": "what",
+        "model": "model",
+        "strategy": "strategy",
+        "capture": "capture",
+        "reuse": "reuse",
+        "prompt": "prompt",
+        "gen": "gen",
+        "batch": "B",
+        "ms": "ms",
+        "spread": "10-90%",
+        "wall_ms": "wall ms",
+        "tflops": "TFLOP/s",
+        "floor_ms": "floor ms",
+        "floor_ratio": "/ floor",
+        "peak_gb": "peak GB",
+        "steps": "steps",
+        "tokens_per_s": "tokens/s",
+    },
+    "parts": {
+        "model": "model",
+        "prompt": "prompt",
+        "gen": "gen",
+        "batch": "B",
+        "step_ms": "DAPD step ms",
+        "forward_ms": "forward",
+        "capture_ms": "capture",
+        "rest_ms": "rest",
+        "plain_step_ms": "plain step ms",
+        "plain_rest_ms": "plain rest",
+    },
+    "target": {"model": "model", "target": "target", "limit": "limit", "measured": "measured", "met": "met"},
+    "parity": {
+        "model": "model",
+        "dtype": "dtype",
+        "strategy": "strategy",
+        "rows": "rows",
+        "commits": "commits",
+        "differing": "differ",
+        "differing_share": "share",
+        "differing_forced": "from one canvas",
+        "differing_forced_share": "share",
+        "first_difference": "first at step",
+        "rows_with_other_text": "rows that end otherwise",
+        "versus_first_dtype": "share, to first dtype",
+    },
+}
+"""The columns of each table, in order: field of a record, heading. Columns in which nothing stands are left out."""
+
+
+def environment(device: torch.device, rates: Iterable[Rate] = ()) -> Record:
+    """What the numbers depend on besides the settings."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": gpu or device.type,
+        "threads": torch.get_num_threads(),
+        "matmul": [{"size": r.size, "dtype": r.dtype, "ms": r.ms, "tflops": r.tflops} for r in rates],
+    }
+
+
+class Report:
+    """Rows as they come."""
+
+    def __init__(self, name: str, device: torch.device, path: Path | None) -> None:
+        if path is not None and not path.parent.is_dir():
+            raise DapdError(f"cannot write {path}: there is no folder {path.parent}")
+        self.name, self.device, self.path = name, device, path
+        self.rates: list[Rate] = []
+        self.rows: list[Record] = []
+
+    def add(self, row: Record) -> None:
+        self.rows.append(row)
+        if self.path is not None:
+            self.path.write_text(self.line() + "\n", encoding="utf-8")
+
+    @property
+    def failed(self) -> bool:
+        return any("error" in row for row in self.rows)
+
+    def line(self) -> str:
+        """Everything as one line of JSON."""
+        return json.dumps({"bench": self.name, **environment(self.device, self.rates), "rows": self.rows})
+
+    def show(self, console: Console) -> None:
+        """The tables, what went wrong, then the line."""
+        for rate in self.rates:
+            product = f"{rate.size} x {rate.size} {rate.dtype} product"
+            console.print(f"{product}: {rate.ms:.3f} ms, {rate.tflops:.4g} TFLOP/s (sets the floor)", highlight=False)
+        for kind in COLUMNS:
+            rows = [row for row in self.rows if table_of(row) == kind and (kind == "target" or "error" not in row)]
+            if rows:
+                console.print(table(rows, COLUMNS[kind]))
+        for row in self.rows:
+            if "error" in row and row["kind"] != "target":
+                what = " ".join(str(row[k]) for k in ("kind", "model", "strategy", "capture", "dtype") if row.get(k))
+                console.print(f"failed: {what}: {row['error']}", style="red", markup=False, soft_wrap=True)
+        print(self.line())
+
+
+def table_of(row: Record) -> str:
+    return row["kind"] if row["kind"] in COLUMNS else "measured"
+
+
+def table(rows: Sequence[Record], columns: dict[str, str]) -> Table:
+    """The rows under the headings for which at least one of them has a value; what all share goes into the title."""
+    cells = {key: [cell(row, key) for row in rows] for key in columns}
+    shared = [key for key in ("kind", "model") if key in cells and len(set(cells[key])) == 1]
+    silent = {key for key in columns if not any(cells[key]) or (key == "reuse" and set(cells[key]) == {"none"})}
+    used = [key for key in columns if key not in silent and key not in shared]
+    out = Table(title=": ".join(cells[key][0] for key in shared) or None, title_justify="left")
+    for key in used:
+        numbers = isinstance(next((row[key] for row in rows if row.get(key) is not None), None), int | float)
+        out.add_column(columns[key], justify="right" if numbers or key == "spread" else "left")
+    for number in range(len(rows)):
+        out.add_row(*(cells[key][number] for key in used))
+    return out
+
+
+def cell(row: Record, key: str) -> str:
+    """One value for the eye."""
+    if key == "spread" and row.get("low_ms") is not None:
+        return f"{number(row['low_ms'])}-{number(row['high_ms'])}"
+    if key == "limit":
+        return f"{row['bound']} {row['limit']:g}"
+    if key == "met":
+        return "error" if "error" in row else "yes" if row["met"] else "no"
+    if key == "reuse" and row.get("reuse") not in (None, "none") and row.get("refresh"):
+        return f"{row['reuse']}, refresh {row['refresh']}"
+    return number(row.get(key))
+
+
+def number(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return str(value) if isinstance(value, int) else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"

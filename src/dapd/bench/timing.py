@@ -1,0 +1,177 @@
+"""Clocks: CUDA events on a GPU, the wall clock elsewhere and beside them, medians, peak memory."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from dapd.errors import DapdError
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Durations in milliseconds, one per call, and the memory of a CUDA device while they ran."""
+
+    runs: tuple[tuple[float, ...], ...]
+    """Runs of consecutive calls, by the device's own clock: CUDA events on a GPU."""
+    walls: tuple[float, ...]
+    """Mean wall-clock duration of a call, one for each run."""
+    period: int = 1
+    """Calls after which the work repeats itself; where it is above 1, a mean says more than a median."""
+    peak_gb: float | None = None
+    """Most memory in use, weights and warm-up included."""
+    reserved_gb: float | None = None
+    """Most memory taken from the device: what else has to fit beside it."""
+    grown_gb: float | None = None
+    """How much more memory was in use after the timed calls than before them."""
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        return tuple(sample for run in self.runs for sample in run)
+
+    @property
+    def ms(self) -> float:
+        return self.middle(self.samples)
+
+    @property
+    def run_ms(self) -> list[float]:
+        """Each run's own value."""
+        return [self.middle(run) for run in self.runs]
+
+    def middle(self, values: tuple[float, ...]) -> float:
+        return statistics.fmean(values) if self.period > 1 else statistics.median(values)
+
+    @property
+    def low(self) -> float:
+        return quantile(self.samples, 0.1)
+
+    @property
+    def high(self) -> float:
+        return quantile(self.samples, 0.9)
+
+    @property
+    def wall_ms(self) -> float:
+        return statistics.median(self.walls)
+
+    def with_more(self, other: Timing) -> Timing:
+        """Both measurements as one. Memory is the first's: later ones may start with what earlier ones left behind."""
+        return Timing(
+            self.runs + other.runs,
+            self.walls + other.walls,
+            self.period,
+            self.peak_gb,
+            self.reserved_gb,
+            self.grown_gb,
+        )
+
+
+@dataclass
+class Stopwatch:
+    """Marks in time on one device. Marking does not wait for the device; reading does."""
+
+    device: torch.device
+    events: list[torch.cuda.Event] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def mark(self) -> None:
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self.events.append(event)
+        self.seconds.append(time.perf_counter())
+
+    def read(self) -> tuple[float, ...]:
+        """Milliseconds between the marks."""
+        synchronise(self.device)
+        if self.device.type == "cuda":
+            return tuple(a.elapsed_time(b) for a, b in zip(self.events, self.events[1:], strict=False))
+        return tuple(1e3 * (b - a) for a, b in zip(self.seconds, self.seconds[1:], strict=False))
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def quantile(values: tuple[float, ...], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))]
+
+
+def time_calls(call: Callable[[], object], device: torch.device, *, warmup: int, repeats: int) -> Timing:
+    """Time a function called again and again."""
+
+    def calls() -> Iterator[object]:
+        while True:
+            yield call()
+
+    return time_steps(calls(), device, warmup=warmup, repeats=repeats)
+
+
+def time_steps(steps: Iterator[object], device: torch.device, *, warmup: int, repeats: int, period: int = 1) -> Timing:
+    """Time consecutive items of an iterator, after some that are not timed."""
+    clear(device)
+    for _ in range(warmup):
+        _advance(steps)
+    synchronise(device)
+    before = _in_use(device)
+    watch, start = Stopwatch(device), time.perf_counter()
+    watch.mark()
+    for _ in range(repeats):
+        _advance(steps)
+        watch.mark()
+    synchronise(device)
+    wall = 1e3 * (time.perf_counter() - start) / repeats
+    return Timing((watch.read(),), (wall,), period, *_memory(device, before))
+
+
+def _advance(steps: Iterator[object]) -> None:
+    """Make one step and let go of it at once: a step that is held would count as memory."""
+    if next(steps, None) is None:
+        raise DapdError("the decoding ended before it was timed: raise --gen, or lower --warmup and --repeats")
+
+
+def clear(device: torch.device) -> None:
+    """Forget earlier measurements' garbage, so that peak memory belongs to the next one alone."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _in_use(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _memory(device: torch.device, before: int) -> tuple[float, float, float] | tuple[None, None, None]:
+    if device.type != "cuda":
+        return None, None, None
+    peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return peak / GB, reserved / GB, (_in_use(device) - before) / GB
+
+
+def graphed(call: Callable[[], object], warmup: int = 3) -> Callable[[], object]:
+    """The same work as a recorded CUDA graph, which leaves out what launching it costs the host."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmup):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+
+    def replay() -> object:
+        graph.replay()
+        return out
+
+    return replay

@@ -1,0 +1,276 @@
+"""`dapd bench`: time and memory of forward passes, steps and generations, beside the floor and the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from dapd.bench import targets as goals
+from dapd.bench.cases import CAPTURES, Bench, Case, Record, guarded
+from dapd.bench.floor import matmul_rate
+from dapd.bench.models import bench_model, checked_device, lab_name
+from dapd.bench.parity import parity
+from dapd.bench.report import Report
+from dapd.bench.timing import clear
+from dapd.cli.generate import calm_threads
+from dapd.errors import DapdError, unknown
+from dapd.generation import DEFAULT_MODEL, DiffusionLM, as_dtype, load
+from dapd.lab.tasks import get
+from dapd.settings import setting
+
+app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists are separated by commas.")
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, random:SHAPE, lab, or random:lab.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Prompt = Annotated[str, typer.Option(help="Prompt lengths.")]
+Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
+Batch = Annotated[str, typer.Option(help="Batch sizes.")]
+Strategies = Annotated[str, typer.Option(help="Presets; naive and naive-pairs are the plain first implementation.")]
+ReuseModes = Annotated[str, typer.Option("--reuse", help="none, prefix, dual and what else the engine knows.")]
+Refresh = Annotated[int | None, typer.Option(help="Full pass every so many steps; default: 8, with dual none.")]
+Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
+Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
+Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
+Taken = Annotated[int | None, typer.Option(help="DAPD: choose tau so that about so many positions are independent.")]
+Repeats = Annotated[int, typer.Option(help="Timed calls.")]
+Warmup = Annotated[int, typer.Option(help="Calls before them.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line here too, after every row.")]
+
+
+WIDTH = 160
+"""Columns of the output where it does not go to a terminal."""
+
+
+def names(text: str) -> list[str]:
+    """The entries of a list with commas."""
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise DapdError(f"the list {text!r} is empty; separate entries by commas")
+    return found
+
+
+def lengths(option: str, text: str) -> list[int]:
+    """The numbers of a list with commas."""
+    for part in names(text):
+        if not part.isdecimal():
+            raise DapdError(f"--{option} holds {part!r}; give whole numbers separated by commas, such as 256,1024")
+    return [int(part) for part in names(text)]
+
+
+def switch(graphs: str) -> bool | None:
+    choices = {"auto": None, "on": True, "off": False}
+    if graphs not in choices:
+        raise unknown("value of --graphs", graphs, choices)
+    return choices[graphs]
+
+
+def check_counts(repeats: int, warmup: int) -> None:
+    if repeats < 1 or warmup < 0:
+        raise DapdError(f"repeats is {repeats} and warmup {warmup}; they must be at least 1 and 0")
+
+
+def cases(prompt: str, gen: str, batch: str, strategies: list[str], reuse: list[str], **common: Any) -> list[Case]:
+    """All combinations. What is not given depends on the mode: prefixes are refreshed, dual needs blocks."""
+    refresh, block = common.pop("refresh"), common.pop("block")
+    shapes = product(lengths("prompt", prompt), lengths("gen", gen), lengths("batch", batch))
+    return [
+        Case(
+            strategy,
+            *shape,
+            reuse=mode,
+            refresh=refresh if refresh is not None or mode in ("none", "dual") else 8,
+            block=min(32, shape[1]) if block is None and mode == "dual" else block,
+            **common,
+        )
+        for shape, strategy, mode in product(shapes, strategies, reuse)
+    ]
+
+
+def prepared(model: str, where: torch.device, dtype: str | None, report: Report, **counts: int) -> Bench:
+    """The model and the rate that its floors come from."""
+    network = bench_model(model, where, as_dtype(dtype))
+    calm_threads(DiffusionLM(network))
+    rate = matmul_rate(network.device, network.dtype)
+    report.rates.append(rate)
+    return Bench(network, model, rate, **counts)
+
+
+def finish(report: Report) -> None:
+    console = Console()
+    report.show(console if console.is_terminal else Console(width=WIDTH))
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def run_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
+    for case in asked:
+        otherwise = {"kind": report.name, "model": bench.name, **vars(case)}
+        report.add(guarded(lambda case=case: measure(case), otherwise, bench.device))  # type: ignore[misc]
+    finish(report)
+
+
+@app.command("forward")
+def forward_command(
+    model: Model = DEFAULT_MODEL,
+    device: Device = None,
+    dtype: Dtype = None,
+    prompt: Prompt = "256",
+    gen: Gen = "256",
+    batch: Batch = "1",
+    capture: Annotated[str, typer.Option(help=f"Ways to capture attention: {', '.join(CAPTURES)}.")] = "none,auto",
+    graphs: Graphs = "off",
+    repeats: Repeats = 15,
+    warmup: Warmup = 5,
+    json: Json = None,
+) -> None:
+    """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
+    check_counts(repeats, warmup)
+    where, methods = checked_device(device), names(capture)
+    graph = bool(switch(graphs))
+    if graph and where.type != "cuda":
+        raise DapdError(f"--graphs on needs a CUDA device, not {where}; leave it out")
+    for method in methods:
+        if method not in CAPTURES:
+            raise unknown("capture method", method, CAPTURES)
+    asked = cases(prompt, gen, batch, ["original"], ["none"], refresh=None, block=None)
+    report = Report("forward", where, json)
+    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    for case, method in product(asked, methods):
+        otherwise = {"kind": "forward", "model": model, **vars(case), "strategy": None, "capture": method}
+        measure = lambda case=case, method=method: bench.forward(case, method, graph=graph)  # noqa: E731
+        report.add(guarded(measure, otherwise, where))
+    finish(report)
+
+
+@app.command("step")
+def step_command(
+    model: Model = DEFAULT_MODEL,
+    device: Device = None,
+    dtype: Dtype = None,
+    prompt: Prompt = "256",
+    gen: Gen = "256",
+    batch: Batch = "1",
+    strategies: Strategies = "original,dapd-staged",
+    reuse: ReuseModes = "none",
+    refresh: Refresh = None,
+    block: Block = None,
+    settle: Settle = None,
+    graphs: Graphs = "auto",
+    taken: Taken = None,
+    repeats: Repeats = 15,
+    warmup: Warmup = 5,
+    json: Json = None,
+) -> None:
+    """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
+    check_counts(repeats, warmup)
+    where, on = checked_device(device), switch(graphs)
+    common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
+    asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
+    report = Report("step", where, json)
+    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    run_all(report, bench, asked, bench.step)
+
+
+@app.command("decode")
+def decode_command(
+    model: Model = DEFAULT_MODEL,
+    device: Device = None,
+    dtype: Dtype = None,
+    prompt: Prompt = "256",
+    gen: Gen = "256",
+    batch: Batch = "1",
+    strategies: Strategies = "original,dapd-staged",
+    reuse: ReuseModes = "none",
+    refresh: Refresh = None,
+    block: Block = None,
+    settle: Settle = None,
+    graphs: Graphs = "auto",
+    taken: Taken = None,
+    steps: Annotated[int, typer.Option(help="Steps of a generation, spread evenly over the blocks.")] = 45,
+    repeats: Repeats = 3,
+    warmup: Warmup = 2,
+    json: Json = None,
+) -> None:
+    """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
+    check_counts(repeats, warmup)
+    where, on = checked_device(device), switch(graphs)
+    common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
+    asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
+    least = min(case.gen for case in asked)
+    if not 1 <= steps <= least:
+        raise DapdError(f"steps is {steps}; allowed: 1 to the {least} new tokens")
+    report = Report("decode", where, json)
+    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    run_all(report, bench, asked, lambda case: bench.decode(case, steps))
+
+
+@app.command("targets")
+def targets_command(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Models; lab is measured on the CPU. Default: all that this machine can."),
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    repeats: Repeats = 15,
+    warmup: Warmup = 5,
+    rounds: Annotated[int, typer.Option(help="How often cases that are compared are measured, in turn.")] = 3,
+    divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
+    json: Json = None,
+) -> None:
+    """Every target ratio in one go: what it is held to, what was measured, whether it is met."""
+    check_counts(repeats, warmup)
+    if rounds < 1 or divide < 1:
+        raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
+    where = checked_device(device)
+    large = ["random:llada-8b", "random:dream-7b"] if where.type == "cuda" else []
+    report = Report("targets", where, json)
+    for name in names(model) if model is not None else [*large, "lab"]:
+        lab = name == "lab"
+        listed = goals.CPU_TARGETS if lab else goals.MODEL_TARGETS
+        place = torch.device("cpu") if lab else where
+        shown, kind = (lab_name(), None) if lab else (name, dtype)
+        bench = prepared(shown, place, kind, report, warmup=warmup, repeats=repeats)
+        asked = [target.divided(divide) if divide > 1 else target for target in listed]
+        for record in goals.measure(bench, asked, rounds=rounds):
+            report.add(record)
+        del bench
+        clear(place)  # the next model needs the room
+    finish(report)
+
+
+@app.command("parity")
+def parity_command(
+    model: Model = DEFAULT_MODEL,
+    device: Device = None,
+    dtypes: Annotated[
+        str, typer.Option(help="Dtypes; the others are compared with the first too.")
+    ] = "float32,bfloat16",
+    strategies: Annotated[str, typer.Option(help="Presets.")] = "dapd-staged,dapd-direct",
+    task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "bundle",
+    prompts: Annotated[int, typer.Option(help="Prompts, decoded as one batch.")] = 8,
+    json: Json = None,
+) -> None:
+    """Decisions of the fast path (kernels, graphs) beside those of the reference path (torch operations alone)."""
+    where, kinds, presets = checked_device(device), names(dtypes), names(strategies)
+    for kind in kinds:
+        as_dtype(kind)
+    for name in presets:
+        setting(name)
+    get(task)
+    report = Report("parity", where, json)
+
+    def loaded() -> Iterator[tuple[str, DiffusionLM]]:
+        for kind in kinds:
+            yield kind, load(model, device=where, dtype=as_dtype(kind))
+
+    for record in parity(loaded(), presets, task, prompts):
+        report.add(record)
+    finish(report)
