@@ -104,7 +104,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
         table = Table(title=title, title_justify="left")
         table.add_column("decoder", no_wrap=True)
         with_area = any(value is not None for value in area[task].values())
-        for name in ("score %", "95%", "passes", "tokens/pass", "seconds", *["AUP"] * with_area):
+        for name in ("score %", "95%", "passes", "per pass", "seconds", *["AUP"] * with_area):
             table.add_column(name, justify="right")
         for row in here:
             aup = area[task][row.family]

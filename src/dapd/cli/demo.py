@@ -24,7 +24,7 @@ from dapd.viewer.report import write_report
 
 OUT = Path("demo")
 SIDE_BY_SIDE = ("dapd-direct", "fast-dllm")
-SHOWN, COMPARED, PROMPTS = "bundle-5", "bundle-3", 4
+SHOWN, COMPARED, PROMPTS = "bundle-5", "bundle-4", 3
 
 
 def main(out: Path = OUT) -> None:
@@ -66,7 +66,7 @@ def compare(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
     traces = out / "traces"
     traces.mkdir(exist_ok=True)
     for name in PRESETS:
-        with console.status(f"{PROMPTS} bundles of three questions with {name}"):
+        with console.status(f"{PROMPTS} bundles of four questions with {name}"):
             done = answers(lm, asked, task, name)
         write_traces(traces / f"{name}.jsonl", [one.trace for one in done])
         results += [
