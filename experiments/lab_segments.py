@@ -1,0 +1,59 @@
+"""How decoders spread over five questions: segment counts and the heat map of unmasking, on the lab model.
+
+    python experiments/lab_segments.py --out docs/lab/segments --prompts 24
+
+decodes bundles of five with each decoder and writes segments.png, heatmap.png and segments.json: the mean number of
+separate stretches of decided tokens after each tenth of the passes. The paper's figure 5 asks the same of LLaDA.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from dapd.cli.demo import answers
+from dapd.generation import DEFAULT_MODEL, load
+from dapd.lab.evaluate import examples
+from dapd.lab.tasks import get
+from dapd.plots.decoding import heatmap, segments
+from dapd.trace import Trace
+
+DECODERS = "original,fast-dllm,eb-sampler,klass,dapd-staged,dapd-direct"
+TENTHS = 10
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("segments"),
+    model: Annotated[str, typer.Option("--model", "-m")] = DEFAULT_MODEL,
+    task: Annotated[str, typer.Option(help="Task of the lab.")] = "bundle-5",
+    prompts: Annotated[int, typer.Option(help="Test prompts.")] = 24,
+    decoders: Annotated[str, typer.Option(help="Presets, separated by commas.")] = DECODERS,
+) -> None:
+    torch.set_num_threads(1)
+    lm, asked = load(model), examples(get(task), prompts)
+    traces: list[Trace] = []
+    means: dict[str, list[float]] = {}
+    for name in decoders.split(","):
+        own = [done.trace for done in answers(lm, asked, get(task), name)]
+        means[name] = [round(sum(counts_at(t, i) for t in own) / len(own), 2) for i in range(1, TENTHS + 1)]
+        print(f"{name:14}" + "".join(f"{value:7.1f}" for value in means[name]), flush=True)
+        traces += own
+    out.mkdir(parents=True, exist_ok=True)
+    segments(traces, out / "segments.png")
+    heatmap(traces, out / "heatmap.png")
+    content = {"model": lm.name, "task": task, "prompts": prompts, "segments after each tenth of the passes": means}
+    (out / "segments.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def counts_at(trace: Trace, tenth: int) -> int:
+    """Segments once so many tenths of the passes are done."""
+    done = max(1, round(len(trace.steps) * tenth / TENTHS))
+    return int(trace.steps[done - 1].segments)
+
+
+if __name__ == "__main__":
+    typer.run(main)
