@@ -5,6 +5,7 @@ Arithmetically LLaDA is a Llama and Dream a Qwen2 under a full mask; the differe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +61,29 @@ class TransformerConfig:
     @property
     def head_dim(self) -> int:
         return self.d_model // self.n_heads
+
+    @property
+    def fused(self) -> dict[str, dict[str, int]]:
+        """The projections that are one matrix here and several in a checkpoint: the rows of each part."""
+        kv = self.n_kv_heads * self.head_dim
+        return {
+            "qkv_proj": {"q_proj": self.d_model, "k_proj": kv, "v_proj": kv},
+            "gate_up_proj": {"gate_proj": self.d_mlp, "up_proj": self.d_mlp},
+        }
+
+
+def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by a network's names -> the same by the names of the parts, as views: to fill one fills the network."""
+    parts: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        *path, module, kind = name.split(".")
+        sizes = config.fused.get(module)
+        if sizes is None:
+            parts[name] = tensor
+            continue
+        for part, rows in zip(sizes, tensor.split(list(sizes.values())), strict=True):
+            parts[".".join((*path, part, kind))] = rows
+    return parts
 
 
 @dataclass(frozen=True)
@@ -118,13 +142,11 @@ class Layer(nn.Module):
         d, kv = config.d_model, config.n_kv_heads * config.head_dim
         self.head_dim = config.head_dim
         self.attn_norm = RMSNorm(d, config.norm_eps)
-        self.q_proj = nn.Linear(d, d, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(d, kv, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(d, kv, bias=config.qkv_bias)
+        self.heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+        self.qkv_proj = nn.Linear(d, d + 2 * kv, bias=config.qkv_bias)
         self.o_proj = nn.Linear(d, d, bias=False)
         self.mlp_norm = RMSNorm(d, config.norm_eps)
-        self.gate_proj = nn.Linear(d, config.d_mlp, bias=False)
-        self.up_proj = nn.Linear(d, config.d_mlp, bias=False)
+        self.gate_up_proj = nn.Linear(d, 2 * config.d_mlp, bias=False)
         self.down_proj = nn.Linear(config.d_mlp, d, bias=False)
 
     def forward(
@@ -132,16 +154,14 @@ class Layer(nn.Module):
     ) -> tuple[Float[Tensor, "b s e"], Float[Tensor, "b n k"] | None]:
         mixed, attention = self.attend(self.attn_norm(x), index, geometry)
         x = x + mixed
-        h = self.mlp_norm(x)
-        return x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h)), attention
+        gate, up = self.gate_up_proj(self.mlp_norm(x)).chunk(2, -1)
+        return x + self.down_proj(F.silu(gate) * up), attention
 
     def attend(
         self, h: Float[Tensor, "b s e"], index: int, g: Geometry
     ) -> tuple[Float[Tensor, "b s e"], Float[Tensor, "b n k"] | None]:
-        q, k, v = (
-            proj(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        packed = self.qkv_proj(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = packed.split(self.heads, 1)
         q, k = rotate(q, g.cos, g.sin), rotate(k, g.cos, g.sin)
         if g.cache is not None:
             k, v = g.cache.update(index, g.span, k, v, g.length)
