@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dapd.errors import DapdError
+from dapd.kernels import attention, rotary
 from dapd.models import Capture, KVCache, transformer
 from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, left_padded, tokens
 
@@ -118,7 +119,7 @@ def test_capture_in_small_pieces_is_the_same(pair, monkeypatch):
     ids, valid = left_padded(L, 9)
     capture = Capture(frozenset({0, 2}), slice(3, L), slice(0, L))
     at_once = full(network, ids, valid=valid, capture=capture).attention
-    monkeypatch.setattr(transformer, "CAPTURE_ELEMENTS", 1)
+    monkeypatch.setattr(attention, "ELEMENTS", 1)
     torch.testing.assert_close(full(network, ids, valid=valid, capture=capture).attention, at_once)
 
 
@@ -191,7 +192,7 @@ def test_rotation_is_done_in_the_dtype_of_the_tables(wide):
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
     x = q.to(dtype)
     want = (x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin).bfloat16()
-    got = transformer.rotate(q, cos, sin)
+    got = rotary.rotate(q, cos, sin)
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, want)
 

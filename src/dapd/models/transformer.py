@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
+from dapd.kernels.attention import attend, attend_with_lse, key_bias
+from dapd.kernels.capture import AttentionSum
+from dapd.kernels.norm import Added, add_rms_norm, rms_norm
+from dapd.kernels.rotary import rotated_heads
+from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-
-CAPTURE_ELEMENTS = 1 << 26
-"""Attention capture holds at most about this many softmax entries (256 MB in fp32) at a time, or one head's."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[st
         if sizes is None:
             parts[name] = tensor
             continue
-        for part, rows in zip(sizes, tensor.split(list(sizes.values())), strict=True):
+        for part, rows in zip(sizes, torch.split(tensor, list(sizes.values())), strict=True):
             parts[".".join((*path, part, kind))] = rows
     return parts
 
@@ -92,15 +93,19 @@ class Geometry:
 
     span: slice
     length: int
-    cos: Float[Tensor, "b 1 s d"]
-    sin: Float[Tensor, "b 1 s d"]
+    cos: Float[Tensor, "#b 1 s d"]
+    sin: Float[Tensor, "#b 1 s d"]
     valid: Bool[Tensor, "b l"] | None
+    bias: Float[Tensor, "b 1 1 l"] | None
+    """`valid` as attention takes it."""
     cache: KVCache | None
     capture: Capture | None
+    attention: AttentionSum
+    """Where the layers of `capture` add what they see."""
 
 
 class RMSNorm(nn.Module):
-    """Normalise in fp32, cast back, then scale: the order of casts is the checkpoints' own."""
+    """The weight of a norm; `kernels.norm` does the work."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -108,41 +113,16 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
-
-
-def rotate(x: Float[Tensor, "b h s d"], cos: Float[Tensor, ...], sin: Float[Tensor, ...]) -> Float[Tensor, "b h s d"]:
-    """Rotary embedding, half-split, in the dtype of the tables."""
-    left, right = x.to(cos.dtype).chunk(2, dim=-1)
-    return (torch.cat((left, right), -1) * cos + torch.cat((-right, left), -1) * sin).to(x.dtype)
-
-
-def head_mean_attention(
-    q: Float[Tensor, "b h n d"], k: Float[Tensor, "b g l d"], valid: Bool[Tensor, "b l"] | None, keys: slice
-) -> Float[Tensor, "b n k"]:
-    """Mean over heads of softmax(q k^T / sqrt(d)) over all valid keys, in fp32, for the columns `keys` alone."""
-    b, h, n, d = q.shape
-    groups, length = k.shape[1], k.shape[2]
-    q = q.reshape(b, groups, h // groups, n, d)
-    step = max(1, CAPTURE_ELEMENTS // (b * (h // groups) * n * length))
-    total = q.new_zeros((b, n, len(range(length)[keys])), dtype=torch.float32)
-    for first in range(0, groups, step):
-        part = slice(first, first + step)
-        scores = q[:, part].float() @ k[:, part, None].float().mT * d**-0.5
-        if valid is not None:
-            scores = scores.masked_fill(~valid[:, None, None, None, :], -torch.inf)
-        total = total + scores.softmax(-1)[..., keys].sum((1, 2))
-    return total / h
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Layer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         d, kv = config.d_model, config.n_kv_heads * config.head_dim
-        self.head_dim = config.head_dim
+        self.heads = (config.n_heads, config.n_kv_heads)
+        self.eps = config.norm_eps
         self.attn_norm = RMSNorm(d, config.norm_eps)
-        self.heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
         self.qkv_proj = nn.Linear(d, d + 2 * kv, bias=config.qkv_bias)
         self.o_proj = nn.Linear(d, d, bias=False)
         self.mlp_norm = RMSNorm(d, config.norm_eps)
@@ -150,28 +130,30 @@ class Layer(nn.Module):
         self.down_proj = nn.Linear(config.d_mlp, d, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "b s e"], index: int, geometry: Geometry
-    ) -> tuple[Float[Tensor, "b s e"], Float[Tensor, "b n k"] | None]:
-        mixed, attention = self.attend(self.attn_norm(x), index, geometry)
-        x = x + mixed
-        gate, up = self.gate_up_proj(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.down_proj(F.silu(gate) * up), attention
+        self,
+        x: Float[Tensor, "b s e"],
+        h: Float[Tensor, "b s e"],
+        following: Float[Tensor, " e"],
+        index: int,
+        geometry: Geometry,
+    ) -> Added:
+        """x and its norm h -> the same for what comes next: each addition is one step with the norm that follows it."""
+        x, h = add_rms_norm(x, self.attend(h, index, geometry), self.mlp_norm.weight, self.eps)
+        return add_rms_norm(x, self.down_proj(swiglu(self.gate_up_proj(h))), following, self.eps)
 
-    def attend(
-        self, h: Float[Tensor, "b s e"], index: int, g: Geometry
-    ) -> tuple[Float[Tensor, "b s e"], Float[Tensor, "b n k"] | None]:
-        packed = self.qkv_proj(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        q, k, v = packed.split(self.heads, 1)
-        q, k = rotate(q, g.cos, g.sin), rotate(k, g.cos, g.sin)
+    def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b s e"]:
+        q, k, v = rotated_heads(self.qkv_proj(h), self.heads, g.cos, g.sin)
         if g.cache is not None:
             k, v = g.cache.update(index, g.span, k, v, g.length)
-        allowed = None if g.valid is None else g.valid[:, None, None, :]
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=q.shape[1] != k.shape[1])
-        attention = None
         if g.capture is not None and index in g.capture.layers:
+            out, lse = attend_with_lse(q, k, v, g.bias)
             rows = slice(g.capture.queries.start - g.span.start, g.capture.queries.stop - g.span.start)
-            attention = head_mean_attention(q[:, :, rows], k, g.valid, g.capture.keys)
-        return self.o_proj(out.transpose(1, 2).flatten(2)), attention
+            seen = None if g.valid is None else g.valid[:, g.capture.keys]
+            g.attention.add(q[:, :, rows], k[:, :, g.capture.keys], lse[:, :, rows], seen)
+        else:
+            out = attend(q, k, v, g.bias)
+        mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
+        return mixed
 
 
 class Transformer(nn.Module):
@@ -223,16 +205,15 @@ class Transformer(nn.Module):
     ) -> Prediction:
         """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
         cos, sin = self._rotary(span, valid)
-        geometry = Geometry(span, tokens.shape[1], cos, sin, valid, cache, capture)
+        bias = None if valid is None else key_bias(valid, self.dtype)
+        geometry = Geometry(span, tokens.shape[1], cos, sin, valid, bias, cache, capture, AttentionSum())
         x = self.embed(tokens[:, span])
-        total: Tensor | None = None
+        norms = [*(layer.get_parameter("attn_norm.weight") for layer in self.layers), self.norm.weight]
+        h = rms_norm(x, norms[0], self.config.norm_eps)
         for index, layer in enumerate(self.layers):
-            x, attention = layer(x, index, geometry)
-            if attention is not None:
-                total = attention if total is None else total + attention
-        logits = self.head(self.norm(self._predictors(x, span, window, valid)))
-        mean = None if total is None or capture is None else total / len(capture.layers)
-        return Prediction(logits, mean)
+            x, h = layer(x, h, norms[index + 1], index, geometry)
+        logits = self.head(self._predictors(h, span, window, valid))
+        return Prediction(logits, geometry.attention.mean())
 
     def _rotary(
         self, span: slice, valid: Bool[Tensor, "b l"] | None
