@@ -33,18 +33,16 @@ def canvas(padded):
     return ids, torch.arange(L, device=DEVICE) >= torch.tensor([[0], [4]], device=DEVICE) if padded else None
 
 
-@pytest.mark.parametrize("dtype", PRODUCTS)
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("dtype", "padded"), [(PRODUCTS[0], False), (PRODUCTS[0], True), (PRODUCTS[1], True)])
 def test_a_pass(config, dtype, padded):
     network = random(config, dtype=dtype, device=DEVICE)
     (ids, valid), window = canvas(padded), slice(6, L)
-    for rows in (window, slice(5, L - 1)):
-        capture = Capture(frozenset({0, 1}), rows, window)
-        got = network(ids, slice(0, L), window, valid=valid, capture=capture)
-        with kernels.disabled():
-            want = network(ids, slice(0, L), window, valid=valid, capture=capture)
-        for ours, theirs, atol in zip(vars(got).values(), vars(want).values(), TOLERANCE[dtype], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+    capture = Capture(frozenset({0, 1}), slice(5, L - 1), window)
+    got = network(ids, slice(0, L), window, valid=valid, capture=capture)
+    with kernels.disabled():
+        want = network(ids, slice(0, L), window, valid=valid, capture=capture)
+    for ours, theirs, atol in zip(vars(got).values(), vars(want).values(), TOLERANCE[dtype], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -91,8 +91,7 @@ def test_rotary_of_heads_no_kernel_takes():
 
 
 @pytest.mark.parametrize("dtype", PRODUCTS)
-@pytest.mark.parametrize("heads", [(4, 4), (6, 2)], ids=str)
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("heads", "padded"), [((4, 4), False), ((6, 2), True)], ids=["plain", "shared and padded"])
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [

@@ -82,8 +82,8 @@ def scores(q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"]) -> Float[Te
     wide = torch.promote_types(q.dtype, torch.float32)
     (batch, heads, rows, size), groups = q.shape, k.shape[1]
     grouped = q.to(wide).reshape(batch, groups, heads // groups, rows, size)
-    products: Tensor = grouped @ k.to(wide)[:, :, None].mT
-    return products.flatten(1, 2) * size**-0.5
+    scaled: Tensor = grouped @ k.to(wide)[:, :, None].mT * size**-0.5
+    return scaled.flatten(1, 2)
 
 
 def _flash(q: Tensor, bias: Tensor | None) -> bool:
