@@ -59,6 +59,17 @@ def test_logits_of_a_window_are_a_slice(pair):
     torch.testing.assert_close(part, full(network, ids).logits[:, 4:9], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [None, slice(4, 9), slice(2, 6)], ids=["unseen", "window", "elsewhere"])
+def test_the_last_layer_computes_the_rows_that_are_read(pair, rows):
+    network, _ = pair
+    seen = []
+    hook = network.layers[-1].down_proj.register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
+    capture = None if rows is None else Capture(frozenset({2, 3}), rows, slice(0, L))
+    network(tokens(2, L), slice(0, L), slice(5, 9), capture=capture)
+    hook.remove()
+    assert seen == [9 - min(5 - network.lookback, 5 if rows is None else rows.start)]
+
+
 def test_padded_logits(pair):
     network, twin = pair
     ids, valid = left_padded(L, 7, 3)

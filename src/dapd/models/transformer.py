@@ -102,6 +102,12 @@ class Geometry:
     capture: Capture | None
     attention: AttentionSum
     """Where the layers of `capture` add what they see."""
+    n_layers: int
+    last: slice | None
+    """The rows that the last layer computes, whose keys and values are all it needs of the others; None: every row."""
+
+    def rows(self, index: int) -> slice:
+        return slice(None) if self.last is None or index < self.n_layers - 1 else self.last
 
 
 class RMSNorm(nn.Module):
@@ -138,16 +144,19 @@ class Layer(nn.Module):
         geometry: Geometry,
     ) -> Added:
         """x and its norm h -> the same for what comes next: each addition is one step with the norm that follows it."""
-        x, h = add_rms_norm(x, self.attend(h, index, geometry), self.mlp_norm.weight, self.eps)
+        mixed = self.attend(h, index, geometry)
+        x, h = add_rms_norm(x[:, geometry.rows(index)], mixed, self.mlp_norm.weight, self.eps)
         return add_rms_norm(x, self.down_proj(swiglu(self.gate_up_proj(h))), following, self.eps)
 
-    def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b s e"]:
+    def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b r e"]:
         q, k, v = rotated_heads(self.qkv_proj(h), self.heads, g.cos, g.sin)
         if g.cache is not None:
             k, v = g.cache.update(index, g.span, k, v, g.length)
+        q = q[:, :, g.rows(index)]
         if g.capture is not None and index in g.capture.layers:
             out, lse = attend_with_lse(q, k, v, g.bias)
-            rows = slice(g.capture.queries.start - g.span.start, g.capture.queries.stop - g.span.start)
+            first = g.span.start + (g.rows(index).start or 0)
+            rows = slice(g.capture.queries.start - first, g.capture.queries.stop - first)
             seen = None if g.valid is None else g.valid[:, g.capture.keys]
             g.attention.add(q[:, :, rows], k[:, :, g.capture.keys], lse[:, :, rows], seen)
         else:
@@ -206,13 +215,17 @@ class Transformer(nn.Module):
         """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
         cos, sin = self._rotary(span, valid)
         bias = None if valid is None else key_bias(valid, self.dtype)
-        geometry = Geometry(span, tokens.shape[1], cos, sin, valid, bias, cache, capture, AttentionSum())
+        last = self._last_rows(span, window, capture)
+        geometry = Geometry(
+            span, tokens.shape[1], cos, sin, valid, bias, cache, capture, AttentionSum(), self.n_layers, last
+        )
         x = self.embed(tokens[:, span])
         norms = [*(layer.get_parameter("attn_norm.weight") for layer in self.layers), self.norm.weight]
         h = rms_norm(x, norms[0], self.config.norm_eps)
         for index, layer in enumerate(self.layers):
             x, h = layer(x, h, norms[index + 1], index, geometry)
-        logits = self.head(self._predictors(h, span, window, valid))
+        start = span.start if last is None else span.start + last.start
+        logits = self.head(self._predictors(h, start, window, valid))
         return Prediction(logits, geometry.attention.mean())
 
     def _rotary(
@@ -230,16 +243,26 @@ class Transformer(nn.Module):
         dtype = torch.float32 if self.config.rope_fp32 else self.dtype
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
+    def _last_rows(self, span: slice, window: slice, capture: Capture | None) -> slice | None:
+        """The rows of the span that a prediction and a capture read from the last layer; None: all of them."""
+        start, stop = max(span.start, window.start - self.lookback), window.stop
+        if capture is not None:
+            start, stop = min(start, capture.queries.start), max(stop, capture.queries.stop)
+        return None if (start, stop) == (span.start, span.stop) else slice(start - span.start, stop - span.start)
+
     def _predictors(
-        self, x: Float[Tensor, "b s e"], span: slice, window: slice, valid: Bool[Tensor, "b l"] | None
+        self, x: Float[Tensor, "b s e"], start: int, window: slice, valid: Bool[Tensor, "b l"] | None
     ) -> Float[Tensor, "b n e"]:
-        """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself."""
+        """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself.
+
+        `start` is the column of the first row.
+        """
         if self.lookback == 0:
-            return x[:, window.start - span.start : window.stop - span.start]
-        column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - span.start
+            return x[:, window.start - start : window.stop - start]
+        column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - start
         if valid is None:
             return x[:, column.clamp_min(0)]
         # A shorter row may have nothing but padding here, and then nothing to predict either.
-        first = (valid.int().argmax(-1) - span.start).clamp(0, x.shape[1] - 1)
+        first = (valid.int().argmax(-1) - start).clamp(0, x.shape[1] - 1)
         row = torch.maximum(column[None], first[:, None])
         return x.gather(1, row[..., None].expand(-1, -1, x.shape[-1]))
