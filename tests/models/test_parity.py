@@ -179,6 +179,19 @@ def test_a_full_pass_refreshes_the_cache(pair):
     torch.testing.assert_close(network(new, span, slice(7, 9), cache=cache).logits, want, rtol=0, atol=2e-5)
 
 
+def test_the_cache_stays_where_it_is(pair):
+    """Full and partial passes write into the same memory, which a recorded pass relies on."""
+    network, _ = pair
+    cache, ids = KVCache(), tokens(2, L)
+    full(network, ids, cache=cache)
+    before = [tensor.data_ptr() for kept in cache._layers.values() for tensor in kept]
+    network(ids, slice(5, 9), slice(6, 9), cache=cache)
+    full(network, tokens(2, L, seed=1), cache=cache)
+    assert [tensor.data_ptr() for kept in cache._layers.values() for tensor in kept] == before
+    full(network, tokens(1, L), cache=cache)
+    assert cache._layers[0][0].shape[0] == 1
+
+
 def test_first_column_of_a_span_without_its_predictor():
     """Dream inside a cached block: the first column's row is not shifted, for the row to its left is not computed."""
     network = build(DREAM)
