@@ -60,6 +60,24 @@ def build(config: TransformerConfig, seed: int = 0) -> Transformer:
     return network
 
 
+def parts(network: Transformer) -> dict[str, Tensor]:
+    """The weights with the fused projections cut up, by a cut that is not the one under test."""
+    c, found = network.config, {}
+    kv = c.d_model // c.n_heads * c.n_kv_heads
+    cuts = {
+        "qkv_proj": {"q_proj": (0, c.d_model), "k_proj": (c.d_model, kv), "v_proj": (c.d_model + kv, kv)},
+        "gate_up_proj": {"gate_proj": (0, c.d_mlp), "up_proj": (c.d_mlp, c.d_mlp)},
+    }
+    for name, weight in network.named_parameters():
+        fused = next((f for f in cuts if f in name), None)
+        if fused is None:
+            found[name] = weight
+        else:
+            for part, (start, rows) in cuts[fused].items():
+                found[name.replace(fused, part)] = weight[start : start + rows]
+    return found
+
+
 def hf_name(ours: str) -> str:
     """The name of one of our parameters in Hugging Face's Llama and Qwen2, and in Dream's checkpoints."""
     head, *rest = ours.split(".")
@@ -85,7 +103,7 @@ def hf_twin(network: Transformer) -> Any:
         max_position_embeddings=c.max_length, attn_implementation="eager",
     )  # fmt: skip
     twin = model_class(config).eval()
-    state = {hf_name(name): weight for name, weight in network.named_parameters()}
+    state = {hf_name(name): weight for name, weight in parts(network).items()}
     if c.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     twin.load_state_dict(state, strict=True)
@@ -152,7 +170,7 @@ def write_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(checkpoint_config(network.config, **(config or {}))))
     name_of = hf_name if network.config.lookback else llada_name
-    state = {name_of(name): weight.clone() for name, weight in network.named_parameters()}
+    state = {name_of(name): weight.clone() for name, weight in parts(network).items()}
     if change is not None:
         change(state)
     if shards == 1:

@@ -213,6 +213,16 @@ def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_state_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    run.state.save(tmp_path)
+    content = torch.load(tmp_path / "state.pt", weights_only=True)
+    content["network"]["layers.0.q_proj.weight"] = content["network"].pop("layers.0.qkv_proj.weight")
+    torch.save(content, tmp_path / "state.pt")
+    with pytest.raises(DapdError, match="another version"):
+        run.state.load(tmp_path)
+
+
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for file in folder.glob("*.safetensors"):

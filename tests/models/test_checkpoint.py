@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 
 from dapd.errors import DapdError
 from dapd.models import load_network
-from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, tokens, write_checkpoint
+from dapd.models.transformer import unfused
+from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, parts, tokens, write_checkpoint
 
 
 def refuses(folder, *words, **kwargs):
@@ -30,6 +31,17 @@ def test_loads_with_the_same_logits(tmp_path, name, shards):
     ids = tokens(2, 9)
     assert torch.equal(full(loaded, ids).logits, full(network, ids).logits)
     assert not any(weight.requires_grad for weight in loaded.parameters())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_fused_projections_are_filled_through_views(name):
+    network = build(CONFIGS[name])
+    ours, theirs = unfused(network.config, dict(network.named_parameters())), parts(network)
+    assert list(ours) == list(theirs)
+    for part, tensor in ours.items():
+        assert torch.equal(tensor, theirs[part])
+        assert tensor.data_ptr() == theirs[part].data_ptr()
+        assert tensor.is_contiguous()
 
 
 def test_two_shards_hold_half_of_the_tensors_each(tmp_path):

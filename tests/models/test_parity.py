@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dapd.errors import DapdError
+from dapd.kernels import attention, rotary
 from dapd.models import Capture, KVCache, transformer
 from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, left_padded, tokens
 
@@ -56,6 +57,17 @@ def test_logits_of_a_window_are_a_slice(pair):
     ids = tokens(2, L)
     part = network(ids, slice(0, L), slice(4, 9)).logits
     torch.testing.assert_close(part, full(network, ids).logits[:, 4:9], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [None, slice(4, 9), slice(2, 6)], ids=["unseen", "window", "elsewhere"])
+def test_the_last_layer_computes_the_rows_that_are_read(pair, rows):
+    network, _ = pair
+    seen = []
+    hook = network.layers[-1].down_proj.register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
+    capture = None if rows is None else Capture(frozenset({2, 3}), rows, slice(0, L))
+    network(tokens(2, L), slice(0, L), slice(5, 9), capture=capture)
+    hook.remove()
+    assert seen == [9 - min(5 - network.lookback, 5 if rows is None else rows.start)]
 
 
 def test_padded_logits(pair):
@@ -118,7 +130,7 @@ def test_capture_in_small_pieces_is_the_same(pair, monkeypatch):
     ids, valid = left_padded(L, 9)
     capture = Capture(frozenset({0, 2}), slice(3, L), slice(0, L))
     at_once = full(network, ids, valid=valid, capture=capture).attention
-    monkeypatch.setattr(transformer, "CAPTURE_ELEMENTS", 1)
+    monkeypatch.setattr(attention, "ELEMENTS", 1)
     torch.testing.assert_close(full(network, ids, valid=valid, capture=capture).attention, at_once)
 
 
@@ -167,6 +179,19 @@ def test_a_full_pass_refreshes_the_cache(pair):
     torch.testing.assert_close(network(new, span, slice(7, 9), cache=cache).logits, want, rtol=0, atol=2e-5)
 
 
+def test_the_cache_stays_where_it_is(pair):
+    """Full and partial passes write into the same memory, which a recorded pass relies on."""
+    network, _ = pair
+    cache, ids = KVCache(), tokens(2, L)
+    full(network, ids, cache=cache)
+    before = [tensor.data_ptr() for kept in cache._layers.values() for tensor in kept]
+    network(ids, slice(5, 9), slice(6, 9), cache=cache)
+    full(network, tokens(2, L, seed=1), cache=cache)
+    assert [tensor.data_ptr() for kept in cache._layers.values() for tensor in kept] == before
+    full(network, tokens(1, L), cache=cache)
+    assert cache._layers[0][0].shape[0] == 1
+
+
 def test_first_column_of_a_span_without_its_predictor():
     """Dream inside a cached block: the first column's row is not shifted, for the row to its left is not computed."""
     network = build(DREAM)
@@ -191,7 +216,7 @@ def test_rotation_is_done_in_the_dtype_of_the_tables(wide):
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
     x = q.to(dtype)
     want = (x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin).bfloat16()
-    got = transformer.rotate(q, cos, sin)
+    got = rotary.rotate(q, cos, sin)
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, want)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dapd.models import ARCHITECTURES, SHAPES, Profile, Transformer
+from dapd.models.transformer import unfused
 from helpers_models import DATA
 
 FOLDERS = {"llada_instruct": "llada-8b", "dream_instruct": "dream-7b"}
@@ -28,7 +29,7 @@ def released(request):
 def test_exactly_the_tensors_of_the_index(released):
     _, architecture, config, index = released
     with torch.device("meta"):
-        weights = dict(Transformer(config).named_parameters())
+        weights = unfused(config, dict(Transformer(config).named_parameters()))
     names = [architecture.names.of(name) for name in weights]
     assert len(set(names)) == len(names)
     assert set(names) == set(index["weight_map"])

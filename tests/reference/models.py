@@ -59,7 +59,7 @@ def _build(
     with torch.no_grad():
         model.embed.weight[IDS.mask_id] *= 0.2
         for layer in model.layers:
-            layer.q_proj.weight *= 5
+            layer.qkv_proj.weight[: config.d_model] *= 5
         for token, gain in boosted:
             model.head.weight[token] *= gain
     return model

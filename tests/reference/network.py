@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dapd.models import Transformer
+from helpers_models import parts
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -32,7 +33,7 @@ class Sequence:
 
     def __init__(self, network: Transformer) -> None:
         self.config = network.config
-        self.weights = {name: value.detach() for name, value in network.named_parameters()}
+        self.weights = {name: value.detach() for name, value in parts(network).items()}
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.attention: list[Tensor] = []
         """Of the last pass, per layer: the mean over heads, [columns fed, all columns]."""

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
+import torch
 from torch import Tensor
+
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+"""What the kernels that work on activations compute with; anything else goes the torch way."""
+
+_enabled = ContextVar("dapd_kernels", default=True)
 
 
 @cache
@@ -23,5 +32,25 @@ def interpreted() -> bool:
 
 
 def usable(tensor: Tensor) -> bool:
-    """Whether the kernels can take this tensor: one on a CUDA device, or any under the interpreter."""
-    return (tensor.is_cuda or interpreted()) and _triton()
+    """Whether the kernels can take this tensor: one on a CUDA device, or any under the interpreter.
+
+    They have no backward pass, and they know nothing of autocast: training goes the torch way.
+    """
+    if tensor.requires_grad or not (tensor.is_cuda or interpreted()):
+        return False
+    return _enabled.get() and not torch.is_autocast_enabled(tensor.device.type) and _triton()
+
+
+def head_size_fits(size: int) -> bool:
+    """Whether the attention kernels take heads of this size: powers of two, large enough for the matrix units."""
+    return 16 <= size <= 256 and size & (size - 1) == 0
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """The torch versions instead of the kernels, for comparisons."""
+    token = _enabled.set(False)
+    try:
+        yield
+    finally:
+        _enabled.reset(token)

@@ -18,7 +18,7 @@ from dapd.lab.tokenizer import LabTokenizer
 from dapd.models import llada
 from dapd.models.checkpoint import INDEX
 from dapd.models.loading import load_network
-from dapd.models.transformer import Transformer, TransformerConfig
+from dapd.models.transformer import Transformer, TransformerConfig, unfused
 
 SHARD_BYTES = 15 * 2**20
 """No file of an export is larger."""
@@ -90,7 +90,11 @@ def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor],
     config = json.dumps(llada_config(settings, tokenizer), indent=2, sort_keys=True)
     (folder / "config.json").write_text(config + "\n", encoding="utf-8")
     tokenizer.save(folder)
-    renamed = {llada.NAMES.of(name): tensor.detach().to("cpu", torch.bfloat16) for name, tensor in weights.items()}
+    parts = unfused(network_config(settings, tokenizer), weights)
+    # Copies: a file cannot hold two tensors that share their memory.
+    renamed = {
+        llada.NAMES.of(name): tensor.detach().to("cpu", torch.bfloat16, copy=True) for name, tensor in parts.items()
+    }
     shards = _shards({name: tensor.contiguous() for name, tensor in renamed.items()})
     if len(shards) == 1:
         save_file(shards[0], folder / "model.safetensors", {"format": "pt"})

@@ -23,7 +23,7 @@ from dapd.lab.data import PoolMaker, Rows, held_out
 from dapd.lab.loss import Noisy, add_noise, weighted_loss
 from dapd.lab.settings import TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
-from dapd.models.transformer import RMSNorm, Transformer
+from dapd.models.transformer import Transformer, unfused
 
 STATE, LOG, RECORD = "state.pt", "training.jsonl", "training.json"
 
@@ -66,6 +66,8 @@ class State:
 
     def load(self, folder: Path) -> None:
         content = torch.load(folder / STATE, map_location=self.network.device, weights_only=True)
+        if content["network"].keys() != self.network.state_dict().keys():
+            raise DapdError(f"{folder / STATE} was written by another version of dapd: start the training again")
         self.network.load_state_dict(content["network"])
         self.average = content["average"]
         self.optimizer.load_state_dict(content["optimizer"])
@@ -79,14 +81,14 @@ def initialise(network: Transformer, seed: int) -> None:
     identity of the tokens, and copying, which most tasks need, is learned many times later.
     """
     generator = torch.Generator(network.device).manual_seed(seed)
-    for name, module in network.named_modules():
-        if isinstance(module, RMSNorm):
-            nn.init.ones_(module.weight)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, generator=generator)
-        elif isinstance(module, nn.Linear):
-            depth = 2 * network.n_layers if name.endswith(("o_proj", "down_proj")) else 1
-            nn.init.normal_(module.weight, std=(module.in_features * depth) ** -0.5, generator=generator)
+    for name, weight in unfused(network.config, dict(network.named_parameters())).items():
+        if "norm" in name:
+            nn.init.ones_(weight)
+        elif name == "embed.weight":
+            nn.init.normal_(weight, generator=generator)
+        else:
+            depth = 2 * network.n_layers if name.endswith(("o_proj.weight", "down_proj.weight")) else 1
+            nn.init.normal_(weight, std=(weight.shape[1] * depth) ** -0.5, generator=generator)
 
 
 def new_state(settings: TrainSettings, tokenizer: LabTokenizer, device: torch.device) -> State:

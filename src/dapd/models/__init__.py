@@ -2,6 +2,7 @@
 
 from dapd.models.base import Capture, MaskedLM, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.fp8 import to_fp8
 from dapd.models.loading import ARCHITECTURES, SHAPES, is_masked_lm, load_network, random, resolve
 from dapd.models.transformer import Transformer, TransformerConfig
 
@@ -19,4 +20,5 @@ __all__ = [
     "load_network",
     "random",
     "resolve",
+    "to_fp8",
 ]

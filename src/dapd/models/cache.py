@@ -9,7 +9,10 @@ from dapd.errors import DapdError
 
 
 class KVCache:
-    """Rotated keys and values of every layer, for all columns. A pass over some of the columns overwrites those."""
+    """Rotated keys and values of every layer, for all columns. A pass over some of the columns overwrites those.
+
+    Every pass writes into the same memory, so that a recorded pass can be replayed.
+    """
 
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -18,11 +21,17 @@ class KVCache:
         self, layer: int, span: slice, k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s d"], length: int
     ) -> tuple[Float[Tensor, "b h l d"], Float[Tensor, "b h l d"]]:
         """Put in the columns of `span`, get back all of them."""
+        kept = self._layers.get(layer)
         if span.start == 0 and span.stop == length:
-            self._layers[layer] = (k, v)
-        elif layer not in self._layers:
+            if kept is None or kept[0].shape != k.shape:
+                kept = self._layers[layer] = (_room(k), _room(v))
+        elif kept is None:
             raise DapdError("a part of the canvas was asked for before a pass over the whole of it filled the cache")
-        else:
-            keys, values = self._layers[layer]
-            keys[:, :, span], values[:, :, span] = k, v
-        return self._layers[layer]
+        for place, new in zip(kept, (k, v), strict=True):
+            place[:, :, span].copy_(new)
+        return kept
+
+
+def _room(like: Float[Tensor, "b h s d"]) -> Float[Tensor, "b h s d"]:
+    # Not `empty_like`: that would keep the strides of a view into a wider tensor.
+    return like.new_empty(like.shape)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from dapd.errors import DapdError
 
@@ -77,31 +77,31 @@ def weight_files(folder: Path) -> list[Path]:
     raise DapdError(f"{folder} has no safetensors weights")
 
 
+@torch.no_grad()
 def load_weights(
-    network: nn.Module, folder: Path, names: TensorNames, *, device: torch.device | str, dtype: torch.dtype
+    tensors: Mapping[str, Tensor], folder: Path, names: TensorNames, *, device: torch.device | str
 ) -> None:
-    """Fill `network` (built on the meta device) from the files of `folder`; nothing is left out, nothing is guessed."""
-    ours = {names.of(name): name for name, _ in network.named_parameters()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.named_parameters()}
-    state: dict[str, Tensor] = {}
+    """Fill `tensors` (by our names) from the files of `folder`; nothing is left out, nothing is guessed."""
+    places = {names.of(name): tensor for name, tensor in tensors.items()}
+    filled: set[str] = set()
     extra: list[str] = []
     for file in weight_files(folder):
         for name, tensor in _tensors(file, str(device)):
-            if name not in ours:
+            if name not in places:
                 extra.append(name)
                 continue
-            if ours[name] in state:
+            if name in filled:
                 raise DapdError(f"{folder}: tensor {name} stands in more than one file")
-            shape, wanted = list(tensor.shape), list(shapes[ours[name]])
+            shape, wanted = list(tensor.shape), list(places[name].shape)
             if shape != wanted:
                 raise DapdError(f"{file}: tensor {name} has shape {shape}, the config asks for {wanted}")
-            state[ours[name]] = tensor.to(dtype)
+            places[name].copy_(tensor)
+            filled.add(name)
     # A tied head may be written out a second time: it is the embedding, whatever the file calls it.
-    extra = [name for name in extra if not (name == names.of("head.weight") and "head.weight" not in shapes)]
-    missing = [theirs for theirs, name in ours.items() if name not in state]
+    extra = [name for name in extra if not (name == names.of("head.weight") and "head.weight" not in tensors)]
+    missing = [name for name in places if name not in filled]
     if missing or extra:
         raise DapdError(f"{folder} does not fit its config.json:{_some('missing', missing)}{_some('unknown', extra)}")
-    network.load_state_dict(state, strict=False, assign=True)
 
 
 def _some(kind: str, names: list[str]) -> str:
@@ -109,9 +109,11 @@ def _some(kind: str, names: list[str]) -> str:
     return f" {kind} tensors: {shown};" if names else ""
 
 
-def _tensors(file: Path, device: str) -> list[tuple[str, Tensor]]:
+def _tensors(file: Path, device: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a file, one at a time: beside the network no more than one of them is in memory."""
     try:
         with safe_open(file, framework="pt", device=device) as content:
-            return [(name, content.get_tensor(name)) for name in content.keys()]  # noqa: SIM118 (not a mapping)
+            for name in content.keys():  # noqa: SIM118 (not a mapping)
+                yield name, content.get_tensor(name)
     except SafetensorError as error:
         raise DapdError(f"{file} cannot be read, it may be truncated: {error}") from None

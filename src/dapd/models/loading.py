@@ -15,7 +15,7 @@ from dapd.errors import DapdError, missing_extra, unknown
 from dapd.models import dream, llada
 from dapd.models.base import Profile
 from dapd.models.checkpoint import TensorNames, load_weights, read_json
-from dapd.models.transformer import RMSNorm, Transformer, TransformerConfig
+from dapd.models.transformer import Transformer, TransformerConfig, unfused
 
 
 @dataclass(frozen=True)
@@ -115,24 +115,33 @@ def random(
         if shape not in SHAPES:
             raise unknown("shape", shape, SHAPES)
         shape = SHAPES[shape]
+    network = _empty(shape, device, dtype)
+    generator = torch.Generator(device).manual_seed(seed)
+    # Part by part, and a tied head after its embedding: the numbers do not depend on what is fused.
+    weights = unfused(shape, dict(network.named_parameters(remove_duplicate=False)))
+    for name, weight in weights.items():
+        if "norm" in name:
+            nn.init.ones_(weight)
+        elif name.endswith("weight"):
+            # Unit gain whatever the width: attention and predictions then vary from position to position.
+            std = 1.0 if name == "embed.weight" else weight.shape[1] ** -0.5
+            nn.init.normal_(weight, std=std, generator=generator)
+            bias = weights.get(name.removesuffix("weight") + "bias")
+            if bias is not None:
+                nn.init.normal_(bias, std=0.02, generator=generator)
+    with torch.no_grad():
+        network.head.weight.mul_(sharpness)
+    return network.eval().requires_grad_(False)
+
+
+def _empty(shape: TransformerConfig, device: torch.device | str, dtype: torch.dtype) -> Transformer:
+    """A network whose weights are memory yet to be filled."""
     with torch.device("meta"):
         network = Transformer(shape)
     network = network.to(dtype).to_empty(device=device)
     if shape.tied:
         network.head.weight = network.embed.weight
-    generator = torch.Generator(device).manual_seed(seed)
-    for module in network.modules():
-        if isinstance(module, RMSNorm):
-            nn.init.ones_(module.weight)
-        elif isinstance(module, nn.Linear | nn.Embedding):
-            # Unit gain whatever the width: attention and predictions then vary from position to position.
-            std = module.in_features**-0.5 if isinstance(module, nn.Linear) else 1.0
-            nn.init.normal_(module.weight, std=std, generator=generator)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.normal_(module.bias, std=0.02, generator=generator)
-    with torch.no_grad():
-        network.head.weight.mul_(sharpness)
-    return network.eval().requires_grad_(False)
+    return network
 
 
 def resolve(source: str | Path, revision: str | None = None) -> Path:
@@ -197,9 +206,6 @@ def load_network(
         shape = replace(shape, max_length=max_length)
     if dtype is None:
         dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-    with torch.device("meta"):
-        network = Transformer(shape)
-    load_weights(network, folder, architecture.names, device=device, dtype=dtype)
-    if shape.tied:
-        network.head.weight = network.embed.weight
+    network = _empty(shape, device, dtype)
+    load_weights(unfused(shape, dict(network.named_parameters())), folder, architecture.names, device=device)
     return network.eval().requires_grad_(False)

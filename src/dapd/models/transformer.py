@@ -5,19 +5,21 @@ Arithmetically LLaDA is a Llama and Dream a Qwen2 under a full mask; the differe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
+from dapd.kernels.attention import attend, attend_with_lse, key_bias
+from dapd.kernels.capture import AttentionSum
+from dapd.kernels.norm import Added, add_rms_norm, rms_norm
+from dapd.kernels.rotary import rotated_heads
+from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-
-CAPTURE_ELEMENTS = 1 << 26
-"""Attention capture holds at most about this many softmax entries (256 MB in fp32) at a time, or one head's."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,29 @@ class TransformerConfig:
     def head_dim(self) -> int:
         return self.d_model // self.n_heads
 
+    @property
+    def fused(self) -> dict[str, dict[str, int]]:
+        """The projections that are one matrix here and several in a checkpoint: the rows of each part."""
+        kv = self.n_kv_heads * self.head_dim
+        return {
+            "qkv_proj": {"q_proj": self.d_model, "k_proj": kv, "v_proj": kv},
+            "gate_up_proj": {"gate_proj": self.d_mlp, "up_proj": self.d_mlp},
+        }
+
+
+def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by a network's names -> the same by the names of the parts, as views: to fill one fills the network."""
+    parts: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        *path, module, kind = name.split(".")
+        sizes = config.fused.get(module)
+        if sizes is None:
+            parts[name] = tensor
+            continue
+        for part, rows in zip(sizes, torch.split(tensor, list(sizes.values())), strict=True):
+            parts[".".join((*path, part, kind))] = rows
+    return parts
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -68,15 +93,25 @@ class Geometry:
 
     span: slice
     length: int
-    cos: Float[Tensor, "b 1 s d"]
-    sin: Float[Tensor, "b 1 s d"]
+    cos: Float[Tensor, "#b 1 s d"]
+    sin: Float[Tensor, "#b 1 s d"]
     valid: Bool[Tensor, "b l"] | None
+    bias: Float[Tensor, "b 1 1 l"] | None
+    """`valid` as attention takes it."""
     cache: KVCache | None
     capture: Capture | None
+    attention: AttentionSum
+    """Where the layers of `capture` add what they see."""
+    n_layers: int
+    last: slice | None
+    """The rows that the last layer computes, whose keys and values are all it needs of the others; None: every row."""
+
+    def rows(self, index: int) -> slice:
+        return slice(None) if self.last is None or index < self.n_layers - 1 else self.last
 
 
 class RMSNorm(nn.Module):
-    """Normalise in fp32, cast back, then scale: the order of casts is the checkpoints' own."""
+    """The weight of a norm; `kernels.norm` does the work."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -84,74 +119,50 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
-
-
-def rotate(x: Float[Tensor, "b h s d"], cos: Float[Tensor, ...], sin: Float[Tensor, ...]) -> Float[Tensor, "b h s d"]:
-    """Rotary embedding, half-split, in the dtype of the tables."""
-    left, right = x.to(cos.dtype).chunk(2, dim=-1)
-    return (torch.cat((left, right), -1) * cos + torch.cat((-right, left), -1) * sin).to(x.dtype)
-
-
-def head_mean_attention(
-    q: Float[Tensor, "b h n d"], k: Float[Tensor, "b g l d"], valid: Bool[Tensor, "b l"] | None, keys: slice
-) -> Float[Tensor, "b n k"]:
-    """Mean over heads of softmax(q k^T / sqrt(d)) over all valid keys, in fp32, for the columns `keys` alone."""
-    b, h, n, d = q.shape
-    groups, length = k.shape[1], k.shape[2]
-    q = q.reshape(b, groups, h // groups, n, d)
-    step = max(1, CAPTURE_ELEMENTS // (b * (h // groups) * n * length))
-    total = q.new_zeros((b, n, len(range(length)[keys])), dtype=torch.float32)
-    for first in range(0, groups, step):
-        part = slice(first, first + step)
-        scores = q[:, part].float() @ k[:, part, None].float().mT * d**-0.5
-        if valid is not None:
-            scores = scores.masked_fill(~valid[:, None, None, None, :], -torch.inf)
-        total = total + scores.softmax(-1)[..., keys].sum((1, 2))
-    return total / h
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Layer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         d, kv = config.d_model, config.n_kv_heads * config.head_dim
-        self.head_dim = config.head_dim
+        self.heads = (config.n_heads, config.n_kv_heads)
+        self.eps = config.norm_eps
         self.attn_norm = RMSNorm(d, config.norm_eps)
-        self.q_proj = nn.Linear(d, d, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(d, kv, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(d, kv, bias=config.qkv_bias)
+        self.qkv_proj = nn.Linear(d, d + 2 * kv, bias=config.qkv_bias)
         self.o_proj = nn.Linear(d, d, bias=False)
         self.mlp_norm = RMSNorm(d, config.norm_eps)
-        self.gate_proj = nn.Linear(d, config.d_mlp, bias=False)
-        self.up_proj = nn.Linear(d, config.d_mlp, bias=False)
+        self.gate_up_proj = nn.Linear(d, 2 * config.d_mlp, bias=False)
         self.down_proj = nn.Linear(config.d_mlp, d, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "b s e"], index: int, geometry: Geometry
-    ) -> tuple[Float[Tensor, "b s e"], Float[Tensor, "b n k"] | None]:
-        mixed, attention = self.attend(self.attn_norm(x), index, geometry)
-        x = x + mixed
-        h = self.mlp_norm(x)
-        return x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h)), attention
+        self,
+        x: Float[Tensor, "b s e"],
+        h: Float[Tensor, "b s e"],
+        following: Float[Tensor, " e"],
+        index: int,
+        geometry: Geometry,
+    ) -> Added:
+        """x and its norm h -> the same for what comes next: each addition is one step with the norm that follows it."""
+        mixed = self.attend(h, index, geometry)
+        x, h = add_rms_norm(x[:, geometry.rows(index)], mixed, self.mlp_norm.weight, self.eps)
+        return add_rms_norm(x, self.down_proj(swiglu(self.gate_up_proj(h))), following, self.eps)
 
-    def attend(
-        self, h: Float[Tensor, "b s e"], index: int, g: Geometry
-    ) -> tuple[Float[Tensor, "b s e"], Float[Tensor, "b n k"] | None]:
-        q, k, v = (
-            proj(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        q, k = rotate(q, g.cos, g.sin), rotate(k, g.cos, g.sin)
+    def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b r e"]:
+        q, k, v = rotated_heads(self.qkv_proj(h), self.heads, g.cos, g.sin)
         if g.cache is not None:
             k, v = g.cache.update(index, g.span, k, v, g.length)
-        allowed = None if g.valid is None else g.valid[:, None, None, :]
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=q.shape[1] != k.shape[1])
-        attention = None
+        q = q[:, :, g.rows(index)]
         if g.capture is not None and index in g.capture.layers:
-            rows = slice(g.capture.queries.start - g.span.start, g.capture.queries.stop - g.span.start)
-            attention = head_mean_attention(q[:, :, rows], k, g.valid, g.capture.keys)
-        return self.o_proj(out.transpose(1, 2).flatten(2)), attention
+            out, lse = attend_with_lse(q, k, v, g.bias)
+            first = g.span.start + (g.rows(index).start or 0)
+            rows = slice(g.capture.queries.start - first, g.capture.queries.stop - first)
+            seen = None if g.valid is None else g.valid[:, g.capture.keys]
+            g.attention.add(q[:, :, rows], k[:, :, g.capture.keys], lse[:, :, rows], seen)
+        else:
+            out = attend(q, k, v, g.bias)
+        mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
+        return mixed
 
 
 class Transformer(nn.Module):
@@ -203,16 +214,19 @@ class Transformer(nn.Module):
     ) -> Prediction:
         """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
         cos, sin = self._rotary(span, valid)
-        geometry = Geometry(span, tokens.shape[1], cos, sin, valid, cache, capture)
+        bias = None if valid is None else key_bias(valid, self.dtype)
+        last = self._last_rows(span, window, capture)
+        geometry = Geometry(
+            span, tokens.shape[1], cos, sin, valid, bias, cache, capture, AttentionSum(), self.n_layers, last
+        )
         x = self.embed(tokens[:, span])
-        total: Tensor | None = None
+        norms = [*(layer.get_parameter("attn_norm.weight") for layer in self.layers), self.norm.weight]
+        h = rms_norm(x, norms[0], self.config.norm_eps)
         for index, layer in enumerate(self.layers):
-            x, attention = layer(x, index, geometry)
-            if attention is not None:
-                total = attention if total is None else total + attention
-        logits = self.head(self.norm(self._predictors(x, span, window, valid)))
-        mean = None if total is None or capture is None else total / len(capture.layers)
-        return Prediction(logits, mean)
+            x, h = layer(x, h, norms[index + 1], index, geometry)
+        start = span.start if last is None else span.start + last.start
+        logits = self.head(self._predictors(h, start, window, valid))
+        return Prediction(logits, geometry.attention.mean())
 
     def _rotary(
         self, span: slice, valid: Bool[Tensor, "b l"] | None
@@ -229,16 +243,26 @@ class Transformer(nn.Module):
         dtype = torch.float32 if self.config.rope_fp32 else self.dtype
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
+    def _last_rows(self, span: slice, window: slice, capture: Capture | None) -> slice | None:
+        """The rows of the span that a prediction and a capture read from the last layer; None: all of them."""
+        start, stop = max(span.start, window.start - self.lookback), window.stop
+        if capture is not None:
+            start, stop = min(start, capture.queries.start), max(stop, capture.queries.stop)
+        return None if (start, stop) == (span.start, span.stop) else slice(start - span.start, stop - span.start)
+
     def _predictors(
-        self, x: Float[Tensor, "b s e"], span: slice, window: slice, valid: Bool[Tensor, "b l"] | None
+        self, x: Float[Tensor, "b s e"], start: int, window: slice, valid: Bool[Tensor, "b l"] | None
     ) -> Float[Tensor, "b n e"]:
-        """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself."""
+        """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself.
+
+        `start` is the column of the first row.
+        """
         if self.lookback == 0:
-            return x[:, window.start - span.start : window.stop - span.start]
-        column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - span.start
+            return x[:, window.start - start : window.stop - start]
+        column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - start
         if valid is None:
             return x[:, column.clamp_min(0)]
         # A shorter row may have nothing but padding here, and then nothing to predict either.
-        first = (valid.int().argmax(-1) - span.start).clamp(0, x.shape[1] - 1)
+        first = (valid.int().argmax(-1) - start).clamp(0, x.shape[1] - 1)
         row = torch.maximum(column[None], first[:, None])
         return x.gather(1, row[..., None].expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,95 @@
+"""Attention without a causal mask; where it is asked for, also the logarithm of each row's softmax denominator.
+
+The operators that give it are torch's own but private, so this is the one place that names them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+ELEMENTS = 1 << 26
+"""The torch versions hold at most about this many scores (256 MB in fp32) at a time, or one key-value head's."""
+
+aten = torch.ops.aten
+
+
+class Attended(NamedTuple):
+    out: Float[Tensor, "b h s d"]
+    lse: Float[Tensor, "b h s"]
+    """log sum exp of each row's scaled scores, in fp32 or wider."""
+
+
+def key_bias(valid: Bool[Tensor, "b l"], dtype: torch.dtype) -> Float[Tensor, "b 1 1 l"]:
+    """0 where a key may be seen, -inf elsewhere; aligned in memory, so that no layer has to copy it."""
+    batch, length = valid.shape
+    aligned = torch.zeros((batch, 1, 1, -(-length // 16) * 16), dtype=dtype, device=valid.device)
+    return aligned[..., :length].masked_fill_(~valid[:, None, None, :], -torch.inf)
+
+
+def attend(
+    q: Float[Tensor, "b h s d"],
+    k: Float[Tensor, "b g l d"],
+    v: Float[Tensor, "b g l d"],
+    bias: Float[Tensor, "b 1 1 l"] | None,
+) -> Float[Tensor, "b h s d"]:
+    """softmax(q k^T / sqrt(d) + bias) v."""
+    if q.is_cuda and not _flash(q, bias):
+        # Without flash attention shared heads would mean the plain version, which holds all scores in memory.
+        k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def attend_with_lse(
+    q: Float[Tensor, "b h s d"],
+    k: Float[Tensor, "b g l d"],
+    v: Float[Tensor, "b g l d"],
+    bias: Float[Tensor, "b 1 1 l"] | None,
+) -> Attended:
+    """As `attend`, with the logarithm of the softmax's denominator."""
+    if q.device.type == "cpu":
+        return Attended(*aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias))
+    if _flash(q, bias):
+        # Heads may be shared as they are.
+        return Attended(*aten._scaled_dot_product_flash_attention(q, k, v)[:2])
+    if q.is_cuda and q.dtype != torch.float64 and q.shape[-1] % 8 == 0:
+        k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
+        wide = None if bias is None else bias.expand(-1, q.shape[1], q.shape[2], -1)
+        out, lse = aten._scaled_dot_product_efficient_attention(q, k, v, wide, True)[:2]
+        return Attended(out, lse[..., : q.shape[2]])  # its rows are padded to a multiple of 32
+    return Attended(attend(q, k, v, bias), log_denominator(q, k, bias))
+
+
+def log_denominator(
+    q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"], bias: Float[Tensor, "b 1 1 l"] | None
+) -> Float[Tensor, "b h s"]:
+    """log sum exp of the scores, computed from the scores: slow, and right on any device."""
+    shared = q.shape[1] // k.shape[1]
+    step = max(1, ELEMENTS // (q.shape[0] * shared * q.shape[2] * k.shape[2]))
+    parts = []
+    for first in range(0, k.shape[1], step):
+        some = scores(q[:, first * shared : (first + step) * shared], k[:, first : first + step])
+        parts.append((some if bias is None else some + bias).logsumexp(-1))
+    return torch.cat(parts, 1)
+
+
+def scores(q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"]) -> Float[Tensor, "b h s l"]:
+    """q k^T / sqrt(d) in fp32 or wider."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    (batch, heads, rows, size), groups = q.shape, k.shape[1]
+    grouped = q.to(wide).reshape(batch, groups, heads // groups, rows, size)
+    scaled: Tensor = grouped @ k.to(wide)[:, :, None].mT * size**-0.5
+    return scaled.flatten(1, 2)
+
+
+def _flash(q: Tensor, bias: Tensor | None) -> bool:
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    return q.is_cuda and half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+
+
+def _repeated(heads: Tensor, n: int) -> Tensor:
+    return heads if heads.shape[1] == n else heads.repeat_interleave(n // heads.shape[1], 1)

@@ -1,0 +1,56 @@
+"""Attention captured from the layers of a pass: exp(q k^T / sqrt(d) - lse), added up over heads and layers."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dapd.kernels import FLOATS, attention, head_size_fits, usable
+
+
+class AttentionSum:
+    """The attention from some rows to some columns, as it adds up over the heads of the layers."""
+
+    def __init__(self) -> None:
+        self._sums: Float[Tensor, "parts b n k"] | None = None
+        self._terms = 0
+
+    def add(
+        self,
+        q: Float[Tensor, "b h n d"],
+        k: Float[Tensor, "b g k d"],
+        lse: Float[Tensor, "b h n"],
+        valid: Bool[Tensor, "b k"] | None,
+    ) -> None:
+        """Add a layer: the rows' queries, the columns' keys, and the rows' denominators over all keys."""
+        self._terms += q.shape[1]
+        if usable(q) and q.dtype in FLOATS and head_size_fits(q.shape[-1]):
+            from dapd.kernels.jit.capture import accumulate
+
+            self._sums = accumulate(self._sums, q, k, lse, valid)
+            return
+        total = head_sum(q, k, lse, valid)[None]
+        self._sums = total if self._sums is None else self._sums + total
+
+    def mean(self) -> Float[Tensor, "b n k"] | None:
+        """The mean over heads and layers, in fp32; None where nothing was added."""
+        return None if self._sums is None else self._sums.sum(0) / self._terms
+
+
+def head_sum(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b g k d"],
+    lse: Float[Tensor, "b h n"],
+    valid: Bool[Tensor, "b k"] | None,
+) -> Float[Tensor, "b n k"]:
+    """The sum over heads of exp(score - lse), in fp32; columns that are not valid get nothing."""
+    (batch, n_heads, n, _), (_, groups, columns, _) = q.shape, k.shape
+    shared = n_heads // groups
+    step = max(1, attention.ELEMENTS // max(1, batch * shared * n * columns))
+    total = q.new_zeros((batch, n, columns), dtype=torch.float32)
+    for first in range(0, groups, step):
+        heads = slice(first * shared, (first + step) * shared)
+        weight = (attention.scores(q[:, heads], k[:, first : first + step]) - lse[:, heads, :, None]).exp()
+        total = total + weight.sum(1).float()
+    return total if valid is None else total.masked_fill(~valid[:, None, :], 0.0)

@@ -1,0 +1,41 @@
+"""Numbers in 8 bits (e4m3), a scale for each row: the operands of fp8 matrix products."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dapd.kernels import FLOATS, usable
+
+LARGEST = 448.0
+"""Of the numbers e4m3 has."""
+SMALLEST_SCALE = 1e-12
+"""A row of zeros has some scale, too."""
+
+
+class Quantised(NamedTuple):
+    """value * scale is about what was quantised."""
+
+    value: Float[Tensor, "n k"]
+    scale: Float[Tensor, "n 1"]
+
+
+def quantise(x: Float[Tensor, "n k"]) -> Quantised:
+    """Each row over its largest magnitude, rounded to fp8."""
+    if usable(x) and x.dtype in FLOATS:
+        from dapd.kernels.jit.fp8 import quantise as kernel
+
+        return kernel(x)
+    wide = x.float()
+    scale = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp_min(SMALLEST_SCALE)
+    return Quantised((wide / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale)
+
+
+def product(x: Quantised, weight: Quantised, dtype: torch.dtype) -> Float[Tensor, "n m"]:
+    """x weight^T in `dtype`."""
+    if x.value.is_cuda:
+        return torch._scaled_mm(x.value, weight.value.T, x.scale, weight.scale.T, out_dtype=dtype, use_fast_accum=True)
+    return ((x.value.float() @ weight.value.float().T) * x.scale * weight.scale.T).to(dtype)

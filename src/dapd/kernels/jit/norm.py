@@ -1,0 +1,49 @@
+"""RMSNorm: one program per row, which fits into its registers."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dapd.kernels.norm import Added
+
+
+@triton.jit
+def _rms_norm(x, y, weight, total, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * size
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    value = tl.load(x + row + column, inside, other=0.0)
+    if ADD:
+        # Rounded to the model's dtype before it is normalised: that sum is what the residual stream holds.
+        other = tl.load(y + row + column, inside, other=0.0)
+        value = (value.to(tl.float32) + other.to(tl.float32)).to(x.dtype.element_ty)
+        tl.store(total + row + column, value, inside)
+    wide = value.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide) / size + eps)
+    normed = (wide * scale).to(x.dtype.element_ty).to(tl.float32)
+    factor = tl.load(weight + column, inside, other=0.0).to(tl.float32)
+    tl.store(out + row + column, (factor * normed).to(x.dtype.element_ty), inside)
+
+
+def rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> Added:
+    """The norm of x, or of x + y."""
+    x, size = x.contiguous(), x.shape[-1]
+    out = torch.empty_like(x)
+    total = x if y is None else torch.empty_like(x)
+    block = triton.next_power_of_2(size)
+    _rms_norm[(x.numel() // size,)](
+        x,
+        x if y is None else y.contiguous(),
+        weight,
+        total,
+        out,
+        size,
+        eps,
+        ADD=y is not None,
+        BLOCK=block,
+        num_warps=min(16, max(1, block // 512)),
+    )
+    return Added(total, out)

@@ -1,0 +1,46 @@
+"""Rotary embedding of queries and keys, straight out of the packed projection."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dapd.kernels import FLOATS, head_size_fits, usable
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values as attention takes them; strided views, not copies."""
+
+    q: Float[Tensor, "b h s d"]
+    k: Float[Tensor, "b g s d"]
+    v: Float[Tensor, "b g s d"]
+
+
+def rotate(x: Float[Tensor, "b h s d"], cos: Float[Tensor, ...], sin: Float[Tensor, ...]) -> Float[Tensor, "b h s d"]:
+    """Rotary embedding, half-split, in the dtype of the tables."""
+    left, right = x.to(cos.dtype).chunk(2, dim=-1)
+    return (torch.cat((left, right), -1) * cos + torch.cat((-right, left), -1) * sin).to(x.dtype)
+
+
+def rotated_heads(
+    packed: Float[Tensor, "b s p"],
+    counts: tuple[int, int],
+    cos: Float[Tensor, "#b 1 s d"],
+    sin: Float[Tensor, "#b 1 s d"],
+) -> Heads:
+    """The heads of a packed q, k, v projection, q and k rotated; `counts` are the query and the key-value heads.
+
+    The kernel rotates in place: the projection is of no further use.
+    """
+    n_q, n_kv = counts
+    heads = packed.view(*packed.shape[:2], n_q + 2 * n_kv, cos.shape[-1]).transpose(1, 2)
+    q, k, v = heads[:, :n_q], heads[:, n_q : n_q + n_kv], heads[:, n_q + n_kv :]
+    if usable(packed) and packed.dtype in FLOATS and packed.is_contiguous() and head_size_fits(cos.shape[-1]):
+        from dapd.kernels.jit.rotary import rotate_in_place
+
+        rotate_in_place(packed, n_q + n_kv, cos, sin)
+        return Heads(q, k, v)
+    return Heads(rotate(q, cos, sin), rotate(k, cos, sin), v)
