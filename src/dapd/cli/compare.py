@@ -43,7 +43,7 @@ def compare(
     ] = "bundle",
     prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("compare"),
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, a folder, a hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
     seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,

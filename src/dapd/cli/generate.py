@@ -27,7 +27,7 @@ SMALL = 50_000_000
 
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, a folder, a hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens.")] = 128,
     settings: Annotated[
