@@ -13,11 +13,10 @@ HERE = Path(__file__).parent / "interpreted"
 
 @pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py")))
 def test_under_the_interpreter(file):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=HERE.parents[2], check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
 
 
 def test_ordinary_tests_do_not_run_through_the_interpreter():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dapd.errors import DapdError
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.columns import Span, rows_of, take
 
 CAPTURE_ELEMENTS = 1 << 26
 """Attention capture holds at most about this many softmax entries (256 MB in fp32) at a time, or one head's."""
@@ -66,7 +67,7 @@ class TransformerConfig:
 class Geometry:
     """What every layer of one forward pass has in common."""
 
-    span: slice
+    span: Span
     length: int
     cos: Float[Tensor, "b 1 s d"]
     sin: Float[Tensor, "b 1 s d"]
@@ -149,13 +150,16 @@ class Layer(nn.Module):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=q.shape[1] != k.shape[1])
         attention = None
         if g.capture is not None and index in g.capture.layers:
-            rows = slice(g.capture.queries.start - g.span.start, g.capture.queries.stop - g.span.start)
-            attention = head_mean_attention(q[:, :, rows], k, g.valid, g.capture.keys)
+            rows = rows_of(q, g.span, g.capture.queries, g.length)
+            attention = head_mean_attention(rows, k, g.valid, g.capture.keys)
         return self.o_proj(out.transpose(1, 2).flatten(2)), attention
 
 
 class Transformer(nn.Module):
     """A masked language model as the engine sees it: see `MaskedLM`."""
+
+    graphable = True
+    """A pass reads no tensor on the host: it can be recorded as a CUDA graph."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -194,7 +198,7 @@ class Transformer(nn.Module):
     def forward(
         self,
         tokens: Int[Tensor, "batch length"],
-        span: slice,
+        span: Span,
         window: slice,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
@@ -204,24 +208,29 @@ class Transformer(nn.Module):
         """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
         cos, sin = self._rotary(span, valid)
         geometry = Geometry(span, tokens.shape[1], cos, sin, valid, cache, capture)
-        x = self.embed(tokens[:, span])
+        x = self.embed(take(tokens, span))
         total: Tensor | None = None
         for index, layer in enumerate(self.layers):
             x, attention = layer(x, index, geometry)
             if attention is not None:
                 total = attention if total is None else total + attention
+        if isinstance(span, Tensor):
+            x = rows_of(x[:, None], span, slice(0, tokens.shape[1]), tokens.shape[1])[:, 0]
+            span = slice(0, tokens.shape[1])
         logits = self.head(self.norm(self._predictors(x, span, window, valid)))
         mean = None if total is None or capture is None else total / len(capture.layers)
         return Prediction(logits, mean)
 
     def _rotary(
-        self, span: slice, valid: Bool[Tensor, "b l"] | None
+        self, span: Span, valid: Bool[Tensor, "b l"] | None
     ) -> tuple[Float[Tensor, "b 1 s d"], Float[Tensor, "b 1 s d"]]:
         """cos and sin of each column's position in its own row: a row means the same alone and in a padded batch."""
-        if valid is None:
+        if valid is not None:
+            position = take((valid.cumsum(-1) - 1).clamp_min(0), span)
+        elif isinstance(span, slice):
             position = torch.arange(span.start, span.stop, device=self.device)[None]
         else:
-            position = (valid.cumsum(-1) - 1).clamp_min(0)[:, span]
+            position = span
         d = self.config.head_dim
         frequency = 1.0 / self.config.rope_theta ** (torch.arange(0, d, 2, device=self.device, dtype=torch.float32) / d)
         angle = position[:, None, :, None].float() * frequency
