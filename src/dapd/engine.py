@@ -118,7 +118,10 @@ class _Run:
         fresh = self.block_step == 0 or (refresh is not None and self.block_step % refresh == 0)
         span = self.options.reuse.span(block, self.length, fresh=fresh)
         most = -(-max(1, *self.due) // COLUMN_BUCKET) * COLUMN_BUCKET if span is None else 0
-        return Plan(number, block, self.window(block), span, min(most, self.length), self.block_step == 0)
+        # Later passes of the block compute the block alone and have no row that predicts its first position.
+        by_slice = self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
+        only_first = by_slice and self.model.lookback > 0 and self.block_step == 0
+        return Plan(number, block, self.window(block), span, min(most, self.length), only_first)
 
     def window(self, block: slice) -> slice:
         """The columns the strategy sees; with reuse, where only the block is computed anew, never more than that."""

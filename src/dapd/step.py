@@ -19,7 +19,7 @@ from dapd.draws import Drawn
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
 from dapd.models.cache import KVCache
-from dapd.options import Options, Reuse
+from dapd.options import Options
 from dapd.sampling import choose
 from dapd.strategies.base import AttentionNeed, Observation, Precision, Progress, Sees, Selection, Selects
 from dapd.tree import keep_idle
@@ -75,8 +75,8 @@ class Plan:
     span: slice | None
     """The columns computed; None: `n_columns` of each row, those that are due."""
     n_columns: int
-    begins: bool
-    """Whether it is the first of its block."""
+    only_first: bool
+    """Whether it commits the first masked position alone, as Fast-dLLM's cache for shifted models starts a block."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ class Pass:
             canvas=canvas,
             memory=keep_idle(active, selection.memory, state.memory),
             row_steps=state.row_steps + active,
-            age=None if state.age is None else torch.where(state.canvas.masked, 0, state.age + 1),
+            # A row that sits out does not age: alone it would not have had this pass.
+            age=None if state.age is None else torch.where(state.canvas.masked, 0, state.age + active[:, None]),
             per_block=state.per_block,
             membership=state.membership,
         )
@@ -204,11 +205,7 @@ class Pass:
         )
 
     def commitment(self, selection: Selection, seen: Observation, plan: Plan) -> Bool[Tensor, "batch n"]:
-        """The strategy's choice, except where Fast-dLLM's cache for shifted models starts a block.
-
-        There the first pass of a block commits its first position and nothing else: the later passes, which compute the
-        block alone, have no row that predicts it.
-        """
+        """The strategy's choice, except where the plan says otherwise."""
         name = type(self.strategy).__name__
         if not hasattr(selection, "commit"):
             raise StrategyContractError(f"strategy {name} answered {type(selection).__name__}, not a Selection")
@@ -218,10 +215,7 @@ class Pass:
                 f"strategy {name} selected a {commit.dtype} tensor of shape {list(commit.shape)}; "
                 f"it must be bool and of shape {list(seen.masked.shape)}"
             )
-        by_slice = self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
-        if not by_slice or self.model.lookback == 0 or not plan.begins:
-            return commit
-        return seen.masked & (seen.masked.cumsum(-1) == 1)
+        return seen.masked & (seen.masked.cumsum(-1) == 1) if plan.only_first else commit
 
     def tail(self, canvas: Canvas) -> Bool[Tensor, "batch length"]:
         """The masks of rows with nothing masked before their first EOS; a template that is filled has no such end."""
