@@ -6,7 +6,6 @@ for one shape, plan, strategy and set of options. `Recorder` says how work is re
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import warnings
 import weakref
@@ -102,7 +101,7 @@ class Replays:
 
     def run(self, step: Pass, state: State, plan: Plan) -> Outcome:
         """The pass: as it is the first time, recorded the second time, replayed from then on."""
-        key = _key(step, state, plan)
+        key = (step.identity, repr(plan), signature(state))
         with self.lock:
             if key in self.refused or key not in self.kept:
                 if key not in self.refused:
@@ -150,14 +149,6 @@ class Replays:
                 gone = self.free.pop(0)[1]
                 for key in [key for key, kept in self.kept.items() if kept is not None and kept.cache is gone]:
                     del self.kept[key]
-
-
-def _key(step: Pass, state: State, plan: Plan) -> Hashable:
-    weights = getattr(step.model, "parameters", None)
-    # Weights that were moved or replaced lie elsewhere; the first one tells, for they are moved together.
-    where = next(iter(weights())).data_ptr() if weights is not None else 0
-    options = dataclasses.replace(step.options, seed=0)
-    return (repr(plan), step.strategy, options, step.padded, id(step.cache), where, signature(state))
 
 
 _REPLAYS: weakref.WeakKeyDictionary[MaskedLM, Replays] = weakref.WeakKeyDictionary()

@@ -7,8 +7,9 @@ through `State`: that is what lets a recorded pass be replayed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -125,6 +126,14 @@ class Pass:
     options: Options
     cache: KVCache | None
     padded: bool
+
+    @cached_property
+    def identity(self) -> Hashable:
+        """What two decodings must have in common, besides shapes and plan, for one recording to serve both."""
+        weights = getattr(self.model, "parameters", None)
+        # Weights that were moved or replaced lie elsewhere; the first one tells, for they are moved together.
+        where = next(iter(weights())).data_ptr() if weights is not None else 0
+        return self.strategy, dataclasses.replace(self.options, seed=0), self.padded, id(self.cache), where
 
     def __call__(self, state: State, plan: Plan, draw: Callable[[int], Drawn] | None = None) -> Outcome:
         """Forward, observe, select, commit; `draw` makes what a temperature needs, given the size of the vocabulary."""

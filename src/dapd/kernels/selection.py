@@ -32,7 +32,8 @@ def independent_set(
     words = torch.empty(batch, size, size // BITS, dtype=torch.int32, device=nodes.device)
     taken = torch.empty(batch, n, dtype=torch.bool, device=nodes.device)
     # As in `ranks`: an infinitely low priority is still that of a node. Nan stays, and comes first.
-    key = priority.clamp_min(torch.finfo(priority.dtype).min).contiguous()
+    key = priority.clamp_min(torch.finfo(priority.dtype).min)
+    key = key.contiguous() if key.dtype == torch.float64 else key.float().contiguous()
     nodes = nodes.contiguous()
     rows, columns = min(size, 32), min(size, 256)
     _pack[(batch, size // rows, size // columns)](blocks.contiguous(), key, nodes, words, n, size, rows, columns, BITS)
