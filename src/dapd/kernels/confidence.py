@@ -15,7 +15,7 @@ CHUNK = 16384
 """Tokens of the vocabulary per program: 256 rows of 126,464 make 2,048 programs. It does not depend on the number of
 rows, so that a row's sum is the same alone and in a batch."""
 TILE = 2048
-MAX_IDS = 4
+MAX_IDS = 2
 """Ids of each kind that may be forbidden."""
 
 
@@ -53,8 +53,8 @@ def most_likely(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _is_one_of(ids: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    return (ids == a) | (ids == b) | (ids == c) | (ids == d)
+def _is_one_of(ids: Any, a: Any, b: Any) -> Any:
+    return (ids == a) | (ids == b)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -67,12 +67,8 @@ def _scan(
     n_chunks: Any,
     out_a: Any,
     out_b: Any,
-    out_c: Any,
-    out_d: Any,
     late_a: Any,
     late_b: Any,
-    late_c: Any,
-    late_d: Any,
     KIND: tl.constexpr,
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
@@ -88,14 +84,14 @@ def _scan(
         ids = first + tl.arange(0, TILE)
         inside = ids < vocab
         value = tl.load(logits + row * vocab + ids, mask=inside, other=0.0).to(tl.float32)
-        forbidden = ~inside | _is_one_of(ids, out_a, out_b, out_c, out_d)
+        forbidden = ~inside | _is_one_of(ids, out_a, out_b)
         # A comparison with nan is false: nan stays, and makes the sum nan.
         value = tl.where(forbidden | (value < lowest), lowest, value)
         here = tl.max(value, 0)
         at = tl.where(here > top, tl.min(tl.where(value == here, ids, vocab), 0), at)
         new = tl.maximum(here, top)
         counted = tl.exp(value.to(KIND) - new.to(KIND))
-        counted = tl.where(forbidden | _is_one_of(ids, late_a, late_b, late_c, late_d), 0.0, counted)
+        counted = tl.where(forbidden | _is_one_of(ids, late_a, late_b), 0.0, counted)
         acc = acc * tl.exp(top.to(KIND) - new.to(KIND)) + counted
         top = new
     tl.store(best + row * n_chunks + chunk, top)
@@ -114,8 +110,6 @@ def _combine(
     n_chunks: Any,
     late_a: Any,
     late_b: Any,
-    late_c: Any,
-    late_d: Any,
     KIND: tl.constexpr,
     PADDED: tl.constexpr,
 ) -> None:
@@ -130,6 +124,6 @@ def _combine(
     chosen = tl.min(tl.where(inside & (top == largest), at, vocab), 0)
     chosen = tl.minimum(chosen, vocab - 1)
     whole = tl.sum(part * tl.exp(top.to(KIND) - largest.to(KIND)), 0)
-    late = _is_one_of(chosen, late_a, late_b, late_c, late_d)
+    late = _is_one_of(chosen, late_a, late_b)
     tl.store(token + row, chosen.to(tl.int64))
     tl.store(confidence + row, tl.where(late, 0.0, 1.0 / whole))
