@@ -1,7 +1,7 @@
 """Shapes in signatures are checked while the tests run: the hook must come before the first import of the package."""
 
-import importlib.util
 import os
+from importlib.util import find_spec
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -9,7 +9,7 @@ from jaxtyping import install_import_hook
 
 CHECKED = ["dapd.graph", "dapd.canvas", "dapd.strategies.base", "dapd.models.transformer", "dapd.models.cache"]
 CHECKED += [f"dapd.kernels.{name}" for name in ("attention", "capture", "norm", "rotary", "swiglu")]
-if importlib.util.find_spec("beartype"):  # the GPU tests may run where little else is installed
+if find_spec("beartype") is not None:  # a machine that only runs the tests on its GPU may lack it
     install_import_hook(CHECKED, "shape_check.checked")
 
 import torch  # noqa: E402

@@ -258,6 +258,19 @@ def test_what_each_decoder_decides_in():
     assert {name: PRESETS[name].precision for name in wanted} == wanted
 
 
+def test_logits_are_copied_only_for_those_who_read_them():
+    reader, other = Watches(), Watches(logits=False)
+    for watcher in (reader, other):
+        list(decode(Scripted(rising), canvas(3), watcher))
+    assert all(seen.logits.shape == (1, 3, VOCAB) for seen in reader.seen)
+    assert all(seen.logits.shape == (1, 3, 0) for seen in other.seen)
+    assert all(torch.equal(a.confidence, b.confidence) for a, b in zip(reader.seen, other.seen, strict=True))
+    readers = {name for name, strategy in PRESETS.items() if strategy.logits}
+    assert readers == {"dream", "eb-sampler", "klass", "dawn"}
+    assert TopK(order="margin").logits
+    assert not DreamSchedule(order="confidence").logits
+
+
 def test_noise_is_drawn_only_for_those_who_ask():
     quiet, noisy = Watches(), Watches(draws=True)
     for watcher in (quiet, noisy):

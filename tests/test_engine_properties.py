@@ -54,6 +54,7 @@ LOOPS = {
     "blocks": Options(block_length=4),
     "blocks, prefix": Options(block_length=4, reuse="prefix"),
     "blocks, dual": Options(block_length=4, reuse="dual"),
+    "settled": Options(reuse="settled", refresh=4),
     "prompt prefix, refresh, eos banned": Options(reuse="prefix", refresh=3, sampling=Sampling(eos="ban")),
     "eos deferred, early stop, top-p": Options(
         block_length=4, early_stop=True, sampling=Sampling(eos="defer", top_p=0.8)
@@ -271,7 +272,7 @@ SAMPLINGS = st.builds(
 )
 LOOP = st.fixed_dictionaries(
     {
-        "reuse": st.sampled_from(["none", "prefix", "dual"]),
+        "reuse": st.sampled_from(["none", "prefix", "dual", "settled"]),
         "refresh": st.sampled_from([None, 1, 2, 3]),
         "early_stop": st.booleans(),
         "sampling": SAMPLINGS,
@@ -359,6 +360,6 @@ def test_the_combinations_were_not_all_alike():
         pytest.skip("the decodings ran in another process")
     kinds = [TopK, DreamSchedule, Threshold, Factor, EntropyBound, Klass, Dapd, ShuffledGraph, DistanceGraph, Dawn]
     assert all(TALLY.get(kind.__name__, 0) >= 20 for kind in [*kinds, LocalLeap]), TALLY
-    choices = ("reuse none", "reuse prefix", "reuse dual", "eos none", "eos ban", "eos defer")
+    choices = ("reuse none", "reuse prefix", "reuse dual", "reuse settled", "eos none", "eos ban", "eos defer")
     assert all(TALLY.get(choice, 0) >= 100 for choice in choices), TALLY
     assert all(TALLY[fact] >= 100 for fact in ("padded", "infilled", "blocks", "parallel")), TALLY

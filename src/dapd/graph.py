@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dapd import kernels
+
 EdgeNorm = Literal["row_max", "none", "row_sum", "global_max"]
 Direction = Literal["candidate_row", "either", "both"]
 
@@ -22,8 +24,9 @@ TINY = 1e-8
 def edge_scores(attention: Float[Tensor, "*b n n"], nodes: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b n n"]:
     """s_ij = (a_ij + a_ji) / 2 between different nodes, 0 elsewhere."""
     pairs = nodes.unsqueeze(-1) & nodes.unsqueeze(-2)
-    pairs = pairs & ~torch.eye(nodes.shape[-1], dtype=torch.bool, device=nodes.device)
-    return torch.where(pairs, (attention + attention.mT) / 2, 0)
+    scores = torch.where(pairs, attention + attention.mT, 0).div_(2)
+    scores.diagonal(dim1=-2, dim2=-1).zero_()
+    return scores
 
 
 def degrees(scores: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n"]:
@@ -76,8 +79,16 @@ def independent_set(
 
     By parallel rounds (Blelloch, Fineman and Shun, 2012): a node all of whose higher-ranked blockers are decided is
     itself decided, so each round settles every such node at once. Always equal to the scan, for directed relations
-    too; the number of rounds is the longest chain of blockers that wait for each other, a handful in practice.
+    too; the number of rounds is the longest chain of blockers that wait for each other, a handful in practice. On a
+    GPU one kernel runs all rounds.
     """
+    if nodes.numel() and kernels.usable(nodes):
+        from dapd.kernels import selection
+
+        n = nodes.shape[-1]
+        if n <= selection.MAX_NODES:
+            flat = selection.independent_set(blocks.reshape(-1, n, n), priority.reshape(-1, n), nodes.reshape(-1, n))
+            return flat.view(nodes.shape)
     rank = ranks(priority, nodes)
     earlier = rank.unsqueeze(-2) < rank.unsqueeze(-1)
     blockers = blocks & earlier & nodes.unsqueeze(-2)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dapd import kernels
 from dapd.errors import DapdError
 
 EosPolicy = Literal["none", "ban", "defer"]
@@ -41,6 +42,11 @@ class Sampling:
         if self.eos not in ("none", "ban", "defer"):
             raise DapdError(f"eos is {self.eos!r}; allowed: none, ban, defer")
 
+    def greedy(self, vocab: int) -> bool:
+        """Whether the choice is the most likely token of the whole vocabulary."""
+        everything = (self.top_p is None or self.top_p >= 1) and (self.top_k is None or self.top_k >= vocab)
+        return self.temperature == 0 and everything
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -49,6 +55,7 @@ class Choice:
     token: Int[Tensor, "batch n"]
     confidence: Float[Tensor, "batch n"]
     logits: Float[Tensor, "batch n vocab"]
+    """Without an entry per token where they were not asked for."""
 
 
 def choose(
@@ -59,8 +66,13 @@ def choose(
     banned: Sequence[int],
     deferred: Sequence[int],
     dtype: torch.dtype,
+    keep_logits: bool = True,
 ) -> Choice:
     """A token and its confidence at each position; `uniform` are the draws that temperature needs."""
+    if kernels.usable(logits) and sampling.greedy(logits.shape[-1]):
+        found = _most_likely(logits, banned, deferred, dtype, keep_logits)
+        if found is not None:
+            return found
     lowest, heat = torch.finfo(logits.dtype).min, sampling.temperature
     logits = _without(logits, banned)
     scaled = logits / heat if heat > 0 else logits
@@ -69,21 +81,43 @@ def choose(
         logits, scaled = logits.masked_fill(dropped, lowest), scaled.masked_fill(dropped, lowest)
     noisy = logits if uniform is None else logits.double() - heat * torch.log(-torch.log(uniform))
     token = noisy.argmax(-1)
-    # Division by a small temperature and narrower dtypes turn the lowest value into -inf.
-    judged = _without(scaled if sampling.tempered_confidence else logits, deferred).to(dtype)
-    judged = judged.clamp_min(torch.finfo(dtype).min)
+    judged = _judged(scaled if sampling.tempered_confidence else logits, deferred, dtype)
     confidence = judged.softmax(-1).gather(-1, token[..., None]).squeeze(-1)
     for late in deferred:
         confidence = torch.where(token == late, 0, confidence)
-    return Choice(token, confidence, judged)
+    return Choice(token, confidence, judged if keep_logits else judged[..., :0])
+
+
+def _most_likely(
+    logits: Float[Tensor, "batch n vocab"],
+    banned: Sequence[int],
+    deferred: Sequence[int],
+    dtype: torch.dtype,
+    keep_logits: bool,
+) -> Choice | None:
+    """The choice by one kernel, where it takes such logits."""
+    from dapd.kernels import confidence
+
+    if not confidence.takes(logits, banned, deferred):
+        return None
+    token, probability = confidence.most_likely(logits, banned, deferred, dtype)
+    kept = _judged(logits, [*banned, *deferred], dtype) if keep_logits else logits[..., :0].to(dtype)
+    return Choice(token, probability, kept)
+
+
+def _judged(logits: Float[Tensor, "*b v"], ids: Sequence[int], dtype: torch.dtype) -> Float[Tensor, "*b v"]:
+    """Logits as decisions see them. Division by a small temperature and narrower dtypes turn the lowest into -inf."""
+    return _without(logits, ids).to(dtype).clamp_min(torch.finfo(dtype).min)
 
 
 def _without(logits: Float[Tensor, "*b v"], ids: Sequence[int]) -> Float[Tensor, "*b v"]:
     """The logits with some tokens at the lowest finite value: -inf would turn into nan where p log p is taken."""
     if not ids:
         return logits
-    index = torch.tensor(list(ids), device=logits.device)
-    return logits.index_fill(-1, index, torch.finfo(logits.dtype).min)
+    out = logits.clone()
+    for one in ids:  # an index tensor would be a transfer from the host
+        out[..., one] = torch.finfo(logits.dtype).min
+    return out
 
 
 def _outside_nucleus(

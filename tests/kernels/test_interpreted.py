@@ -1,8 +1,5 @@
-"""The kernels' tests on a machine without a GPU: in a process where Triton interprets them from its first import on."""
+"""The kernels on a CPU. Triton must be told to interpret them before its first import: a new process runs them."""
 
-from __future__ import annotations
-
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,18 +8,31 @@ from pathlib import Path
 import pytest
 import torch
 
-from dapd.kernels import interpreted
+from dapd import kernels
 
+pytest.importorskip("triton")
 HERE = Path(__file__).parent
+INTERPRETED = sorted(f"interpreted/{path.name}" for path in HERE.glob("interpreted/test_*.py"))
+FILES = ["test_twins.py", "test_model_twins.py", *INTERPRETED]
+    "test_twins.py",
+    "test_model_twins.py",
+    *sorted(f"interpreted/{p.name}" for p in HERE.glob("interpreted/test_*")),
+]
 
 
-@pytest.mark.skipif(interpreted() or torch.cuda.is_available(), reason="the tests themselves run here")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.parametrize("file", ["test_twins.py", "test_model_twins.py"])
-def test_interpreted(file):
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
+@pytest.mark.skipif(kernels.interpreted() or torch.cuda.is_available(), reason="the tests themselves run here")
+@pytest.mark.parametrize("file", FILES)
+def test_under_the_interpreter(file):
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=HERE.parents[1], timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "passed" in done.stdout
     assert "skipped" not in done.stdout
+
+
+@pytest.mark.skipif(kernels.interpreted() or torch.cuda.is_available(), reason="for a CPU without the interpreter")
+def test_ordinary_tests_do_not_run_through_the_interpreter():
+    assert not kernels.usable(torch.zeros(1))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.models.cache import KVCache
+from dapd.models.columns import Span
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,21 @@ class MaskedLM(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    # Besides: `graphable` (False where it is missing) says that a pass reads no tensor on the host.
+
     def __call__(
         self,
         tokens: Int[Tensor, "batch length"],
-        span: slice,
+        span: Span,
         window: slice,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
         cache: KVCache | None = None,
         capture: Capture | None = None,
     ) -> Prediction:
-        """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
+        """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`.
+
+        A span that differs from row to row names the columns of each; what it cannot predict or capture may be
+        anything that is finite. Models without a cache are never asked for one.
+        """
         ...

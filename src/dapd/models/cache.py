@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.models.columns import Span
 
 
 class KVCache:
@@ -18,17 +19,20 @@ class KVCache:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(
-        self, layer: int, span: slice, k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s d"], length: int
+        self, layer: int, span: Span, k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s d"], length: int
     ) -> tuple[Float[Tensor, "b h l d"], Float[Tensor, "b h l d"]]:
         """Put in the columns of `span`, get back all of them."""
         kept = self._layers.get(layer)
-        if span.start == 0 and span.stop == length:
+        if isinstance(span, slice) and span.start == 0 and span.stop == length:
             if kept is None or kept[0].shape != k.shape:
                 kept = self._layers[layer] = (_room(k), _room(v))
         elif kept is None:
             raise DapdError("a part of the canvas was asked for before a pass over the whole of it filled the cache")
         for place, new in zip(kept, (k, v), strict=True):
-            place[:, :, span].copy_(new)
+            if isinstance(span, slice):
+                place[:, :, span].copy_(new)
+            else:
+                place.scatter_(2, span[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3]), new)
         return kept
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from dapd.errors import DapdError, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.columns import Span
 
 COUNT_THEIR_OWN = {
     "roberta",
@@ -69,7 +70,7 @@ class HubMaskedLM:
     def __call__(
         self,
         tokens: Int[Tensor, "batch length"],
-        span: slice,
+        span: Span,
         window: slice,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,

@@ -20,6 +20,7 @@ from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.columns import Span, rows_of, take
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[st
 class Geometry:
     """What every layer of one forward pass has in common."""
 
-    span: slice
+    span: Span
     length: int
     cos: Float[Tensor, "#b 1 s d"]
     sin: Float[Tensor, "#b 1 s d"]
@@ -107,7 +108,15 @@ class Geometry:
     """The rows that the last layer computes, whose keys and values are all it needs of the others; None: every row."""
 
     def rows(self, index: int) -> slice:
+        """The rows of the span that layer `index` computes."""
         return slice(None) if self.last is None or index < self.n_layers - 1 else self.last
+
+    def columns(self, index: int) -> Span:
+        """Their columns on the canvas."""
+        if not isinstance(self.span, slice):
+            return self.span
+        columns = range(self.span.start, self.span.stop)[self.rows(index)]
+        return slice(columns.start, columns.stop)
 
 
 class RMSNorm(nn.Module):
@@ -155,10 +164,12 @@ class Layer(nn.Module):
         q = q[:, :, g.rows(index)]
         if g.capture is not None and index in g.capture.layers:
             out, lse = attend_with_lse(q, k, v, g.bias)
-            first = g.span.start + (g.rows(index).start or 0)
-            rows = slice(g.capture.queries.start - first, g.capture.queries.stop - first)
+            span, wanted = g.columns(index), g.capture.queries
+            rows = rows_of(q, span, wanted, g.length)
+            # A row that was not computed weighs nothing.
+            denominators = rows_of(lse[..., None], span, wanted, g.length, missing=torch.inf)[..., 0]
             seen = None if g.valid is None else g.valid[:, g.capture.keys]
-            g.attention.add(q[:, :, rows], k[:, :, g.capture.keys], lse[:, :, rows], seen)
+            g.attention.add(rows, k[:, :, g.capture.keys], denominators, seen)
         else:
             out = attend(q, k, v, g.bias)
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
@@ -167,6 +178,9 @@ class Layer(nn.Module):
 
 class Transformer(nn.Module):
     """A masked language model as the engine sees it: see `MaskedLM`."""
+
+    graphable = True
+    """A pass reads no tensor on the host: it can be recorded as a CUDA graph."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -205,7 +219,7 @@ class Transformer(nn.Module):
     def forward(
         self,
         tokens: Int[Tensor, "batch length"],
-        span: slice,
+        span: Span,
         window: slice,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
@@ -215,27 +229,30 @@ class Transformer(nn.Module):
         """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
         cos, sin = self._rotary(span, valid)
         bias = None if valid is None else key_bias(valid, self.dtype)
-        last = self._last_rows(span, window, capture)
-        geometry = Geometry(
-            span, tokens.shape[1], cos, sin, valid, bias, cache, capture, AttentionSum(), self.n_layers, last
-        )
-        x = self.embed(tokens[:, span])
+        last = self._last_rows(span, window, capture) if isinstance(span, slice) else None
+        length = tokens.shape[1]
+        geometry = Geometry(span, length, cos, sin, valid, bias, cache, capture, AttentionSum(), self.n_layers, last)
+        x = self.embed(take(tokens, span))
         norms = [*(layer.get_parameter("attn_norm.weight") for layer in self.layers), self.norm.weight]
         h = rms_norm(x, norms[0], self.config.norm_eps)
         for index, layer in enumerate(self.layers):
             x, h = layer(x, h, norms[index + 1], index, geometry)
-        start = span.start if last is None else span.start + last.start
-        logits = self.head(self._predictors(h, start, window, valid))
+        computed = geometry.columns(self.n_layers - 1)
+        if isinstance(computed, Tensor):
+            h, computed = rows_of(h[:, None], computed, slice(0, length), length)[:, 0], slice(0, length)
+        logits = self.head(self._predictors(h, computed.start, window, valid))
         return Prediction(logits, geometry.attention.mean())
 
     def _rotary(
-        self, span: slice, valid: Bool[Tensor, "b l"] | None
+        self, span: Span, valid: Bool[Tensor, "b l"] | None
     ) -> tuple[Float[Tensor, "b 1 s d"], Float[Tensor, "b 1 s d"]]:
         """cos and sin of each column's position in its own row: a row means the same alone and in a padded batch."""
-        if valid is None:
+        if valid is not None:
+            position = take((valid.cumsum(-1) - 1).clamp_min(0), span)
+        elif isinstance(span, slice):
             position = torch.arange(span.start, span.stop, device=self.device)[None]
         else:
-            position = (valid.cumsum(-1) - 1).clamp_min(0)[:, span]
+            position = span
         d = self.config.head_dim
         frequency = 1.0 / self.config.rope_theta ** (torch.arange(0, d, 2, device=self.device, dtype=torch.float32) / d)
         angle = position[:, None, :, None].float() * frequency

@@ -11,6 +11,7 @@ from dapd.canvas import Canvas
 from dapd.errors import DapdError
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.columns import Span
 from dapd.mrf.data import LENGTH, MASK_ID, N_VALUES
 from dapd.mrf.network import StackedRADD
 
@@ -46,7 +47,7 @@ class ToyLM:
     def __call__(
         self,
         tokens: Int[Tensor, "batch length"],
-        span: slice,
+        span: Span,
         window: slice,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,

@@ -57,7 +57,8 @@ class Observation:
     confidence: Float[Tensor, "batch n"]
     """Its probability."""
     logits: Float[Tensor, "batch n vocab"]
-    """Logits in the decision's precision; forbidden tokens (the mask always) are at the lowest finite value."""
+    """Logits in the decision's precision; forbidden tokens (the mask always) are at the lowest finite value. Without an
+    entry per token (vocab is 0) for strategies that declare that they do not read them."""
     current: Int[Tensor, "batch n"]
     """What stands on the canvas now."""
     progress: Progress
@@ -125,10 +126,19 @@ class Strategy:
     precision: ClassVar[Precision] = "float32"
     """The dtype of logits and confidence that the decision is made in, unless the options of the loop say otherwise."""
 
+    recordable: ClassVar[bool] = False
+    """Whether `select` is made of tensor operations alone, reads none of them on the host and remembers nothing on
+    `self`: such a step may be recorded once and replayed."""
+
     @property
     def attention(self) -> AttentionNeed | None:
         """The attention it reads; None: none is captured."""
         return None
+
+    @property
+    def logits(self) -> bool:
+        """Whether it reads `Observation.logits`; who says no spares the step a copy of them."""
+        return True
 
     @property
     def draws(self) -> bool:

@@ -62,6 +62,7 @@ class Dapd(Strategy):
     rows: Literal["position", "predictor"] = "position"
     """Dream only: whose query stands for a position, its own or that of the row that predicts it."""
     precision: ClassVar[Precision] = "float32"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau_min <= self.tau_max:
@@ -79,6 +80,10 @@ class Dapd(Strategy):
     @property
     def attention(self) -> AttentionNeed | None:
         return AttentionNeed(self.layers, rows=self.rows)
+
+    @property
+    def logits(self) -> bool:
+        return False
 
     def tau(self, progress: Progress) -> Float[Tensor, " batch"]:
         return self.tau_min + (self.tau_max - self.tau_min) * progress.unmasked

@@ -46,6 +46,7 @@ class Dawn(Strategy):
     """Layers whose attention is averaged."""
     sees: ClassVar[Sees] = "canvas"
     precision: ClassVar[Precision] = "float64"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("confident", "induce", "low", "edge", "sink"):

@@ -43,6 +43,7 @@ class DreamSchedule(Strategy):
     eps: float = 1e-3
     """Noise level at the end."""
     precision: ClassVar[Precision] = "model"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
@@ -50,6 +51,10 @@ class DreamSchedule(Strategy):
         check_range("eps", self.eps, 1e-9, 0.5)
         if self.alg_temp < 0:
             raise DapdError(f"alg_temp is {self.alg_temp}; it must not be negative")
+
+    @property
+    def logits(self) -> bool:
+        return self.order in ("entropy", "margin")
 
     @property
     def draws(self) -> bool:
@@ -65,7 +70,7 @@ class DreamSchedule(Strategy):
         steps = (total // progress.n_blocks.clamp_min(1)).clamp_min(1)
 
         def level(i: Tensor) -> Tensor:
-            slope = torch.tensor(self.eps - 1, dtype=torch.float32, device=i.device) / steps
+            slope = torch.full_like(steps, self.eps - 1, dtype=torch.float32) / steps
             return torch.where(i < (steps + 1) / 2, 1 + slope * i, self.eps - slope * (steps - i))
 
         share = 1 - level(progress.step + 1) / level(progress.step)

@@ -21,6 +21,7 @@ class EntropyBound(Strategy):
     order: Literal["confidence", "entropy", "margin"] = "confidence"
     """What the positions are sorted by."""
     precision: ClassVar[Precision] = "float64"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.gamma < 0:

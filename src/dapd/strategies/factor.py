@@ -19,10 +19,15 @@ class Factor(Strategy):
     factor: float = 1.0
     """Larger is bolder."""
     precision: ClassVar[Precision] = "float64"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.factor < 0:
             raise DapdError(f"factor is {self.factor}; it must not be negative")
+
+    @property
+    def logits(self) -> bool:
+        return False
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         rank = ranks(seen.confidence, seen.masked)

@@ -58,6 +58,7 @@ class Klass(Strategy):
     """Let confidence equal to the threshold pass, as KLASS's sampler for Dream does."""
     sees: ClassVar[Sees] = "region"
     precision: ClassVar[Precision] = "float64"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("confidence", self.confidence, 0, 1)

@@ -22,12 +22,17 @@ class LocalLeap(Strategy):
     radius: int = 4
     """How near."""
     precision: ClassVar[Precision] = "float64"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold, 0, 1)
         check_range("relaxed", self.relaxed, 0, self.threshold)
         if self.radius < 0:
             raise DapdError(f"radius is {self.radius}; it must not be negative")
+
+    @property
+    def logits(self) -> bool:
+        return False
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         anchor = seen.masked & (seen.confidence >= self.threshold)

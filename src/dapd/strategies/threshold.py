@@ -23,11 +23,16 @@ class Threshold(Strategy):
     """Look only at the best so many positions, plus as many as were looked at and refused so far (Fast-dLLM's uncached
     sampler for Dream, where it is new tokens / steps); None: look at all."""
     precision: ClassVar[Precision] = "float64"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold, 0, 1)
         if self.budget is not None and self.budget < 1:
             raise DapdError(f"budget is {self.budget}; it must be at least 1")
+
+    @property
+    def logits(self) -> bool:
+        return False
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         best = top(seen.confidence, seen.masked, 1)

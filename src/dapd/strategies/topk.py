@@ -43,12 +43,17 @@ class TopK(Strategy):
     order: Order = "confidence"
     """What makes a position good: confidence, entropy (low), margin (of the best two tokens), or random."""
     precision: ClassVar[Precision] = "model"
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise DapdError(f"k is {self.k}; it must be at least 1")
         check_steps(self.steps)
         check_choice("order", self.order, get_args(Order))
+
+    @property
+    def logits(self) -> bool:
+        return self.order in ("entropy", "margin")
 
     @property
     def draws(self) -> bool:

@@ -1,0 +1,72 @@
+"""How the loop runs: blocks, what is computed again, when a row ends, what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dapd.errors import DapdError, unknown
+from dapd.sampling import Sampling
+from dapd.strategies.base import Precision
+
+
+class Reuse(StrEnum):
+    """Which columns are not computed again inside a block. Everything but `none` is an approximation."""
+
+    NONE = "none"
+    PREFIX = "prefix"
+    """Fast-dLLM's prefix cache: what lies before the block. In a single block that is the prompt."""
+    DUAL = "dual"
+    """Fast-dLLM's dual cache: what lies before and behind the block."""
+    SETTLED = "settled"
+    """What was decided `settle` passes ago or earlier: only masks and recent tokens are computed."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reuse:
+        raise unknown("reuse", str(value), [mode.value for mode in cls])
+
+    def span(self, block: slice, length: int, *, fresh: bool) -> slice | None:
+        """The columns to compute; None: they differ from row to row."""
+        if fresh or self is Reuse.NONE:
+            return slice(0, length)
+        if self is Reuse.SETTLED:
+            return None
+        return slice(block.start, length if self is Reuse.PREFIX else block.stop)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the loop runs, whatever the strategy. The defaults are the paper's single block."""
+
+    block_length: int | None = None
+    """Columns per block, decoded left to right; None: one block."""
+    reuse: Reuse = Reuse.NONE
+    """Keys and values that are kept: none, prefix, dual, settled (all but none are approximate)."""
+    refresh: int | None = None
+    """With reuse: recompute everything every so many steps; None: only at the start of a block, as Fast-dLLM."""
+    settle: int = 1
+    """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
+    early_stop: bool = False
+    """A row is done when everything before its first EOS is decided; what is left becomes EOS."""
+    sampling: Sampling = field(default_factory=Sampling)
+    confidence_dtype: Precision | None = None
+    """Precision of the softmax that decisions use: model, float32, float64; None: what the strategy asks for."""
+    seed: int | tuple[int, ...] = 0
+    """Seed of the draws: row i uses seed + i, or the i-th of a tuple."""
+    record_edges: bool = False
+    """Keep the dependency graph of every step in the step; traces also get the confidence of what stayed masked."""
+    graphs: bool | None = None
+    """Record whole steps as CUDA graphs and replay them; None: where model, strategy and sampling allow it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reuse", Reuse(self.reuse))
+        if self.refresh is not None and self.refresh < 1:
+            raise DapdError(f"refresh is {self.refresh}; it must be at least 1")
+        if self.refresh is not None and self.reuse is Reuse.NONE:
+            raise DapdError("refresh is set but nothing is reused; set reuse to prefix, dual or settled")
+        if self.settle < 1:
+            raise DapdError(f"settle is {self.settle}; it must be at least 1: what was decided must be computed once")
+        if self.settle != 1 and self.reuse is not Reuse.SETTLED:
+            raise DapdError("settle is set but reuse is not settled")
+        if self.confidence_dtype not in (None, "model", "float32", "float64"):
+            raise DapdError(f"confidence_dtype is {self.confidence_dtype!r}; allowed: model, float32, float64")

@@ -1,0 +1,263 @@
+"""One pass of the paper's loop as a function of tensors: forward, observe, select, commit.
+
+Nothing here reads a tensor on the host, and everything that differs between two decodings of the same shape comes in
+through `State`: that is what lets a recorded pass be replayed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dapd.canvas import Canvas
+from dapd.draws import Drawn
+from dapd.errors import DapdError, StrategyContractError
+from dapd.models.base import Capture, MaskedLM, Prediction
+from dapd.models.cache import KVCache
+from dapd.options import Options
+from dapd.sampling import choose
+from dapd.strategies.base import AttentionNeed, Observation, Precision, Progress, Sees, Selection, Selects
+from dapd.tree import keep_idle
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a strategy asks of the engine. Only `select` is required of it; everything else has a default."""
+
+    attention: AttentionNeed | None
+    sees: Sees
+    precision: Precision
+    logits: bool
+    draws: bool
+    max_idle: int
+
+    @classmethod
+    def of(cls, strategy: Selects) -> Needs:
+        if not isinstance(strategy, Selects) or isinstance(strategy, type):
+            raise DapdError(f"{strategy!r} is not a strategy: it needs a method select(seen, memory)")
+        return cls(
+            attention=getattr(strategy, "attention", None),
+            sees=getattr(strategy, "sees", "block"),
+            precision=getattr(strategy, "precision", "float32"),
+            logits=getattr(strategy, "logits", True),
+            draws=getattr(strategy, "draws", False),
+            max_idle=getattr(strategy, "max_idle", 0),
+        )
+
+    def back(self, model: MaskedLM) -> int:
+        """How far to the left of a column the query lies that stands for it."""
+        return model.lookback if self.attention is not None and self.attention.rows == "predictor" else 0
+
+    def capture(self, model: MaskedLM, first: int, window: slice, length: int) -> Capture | None:
+        """The attention to capture; for predictors from further left, as far as that is computed."""
+        need = self.attention
+        if need is None:
+            return None
+        queries = slice(max(window.start - self.back(model), first), window.stop)
+        keys = window if need.keys == "window" else slice(0, length)
+        return Capture(need.resolve(model.n_layers), queries, keys)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known of a pass before it starts."""
+
+    number: int
+    """Of the block."""
+    block: slice
+    window: slice
+    """The columns predicted."""
+    span: slice | None
+    """The columns computed; None: `n_columns` of each row, those that are due."""
+    n_columns: int
+    only_first: bool
+    """Whether it commits the first masked position alone, as Fast-dLLM's cache for shifted models starts a block."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a pass reads."""
+
+    canvas: Canvas
+    memory: object
+    """The strategy's."""
+    row_steps: Int[Tensor, " batch"]
+    """Passes each row has used in the active block."""
+    age: Int[Tensor, "batch length"] | None
+    """Passes since a column was decided, where settled ones are reused."""
+    per_block: Float[Tensor, "batch blocks"]
+    """Masks at the start."""
+    membership: Float[Tensor, "length blocks"]
+    """1 where a column belongs to a block."""
+    noise: Float[Tensor, "batch n"] | None = None
+
+    def masks_per_block(self, canvas: Canvas) -> Float[Tensor, "batch blocks"]:
+        return canvas.masked.float() @ self.membership
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a pass."""
+
+    state: State
+    active: Bool[Tensor, " batch"]
+    commit: Bool[Tensor, "batch n"]
+    token: Int[Tensor, "batch n"]
+    confidence: Float[Tensor, "batch n"]
+    tail: Bool[Tensor, "batch length"] | None
+    edges: Bool[Tensor, "batch n n"] | None
+    report: Int[Tensor, "batch facts"]
+    """For the host: commits, illegal ones, confidences that are no numbers, columns due, masks left in each block."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One decoding's model, strategy and options, and the pass that they make."""
+
+    model: MaskedLM
+    strategy: Selects
+    needs: Needs
+    options: Options
+    cache: KVCache | None
+    padded: bool
+
+    @cached_property
+    def identity(self) -> Hashable:
+        """What two decodings must have in common, besides shapes and plan, for one recording to serve both."""
+        weights = getattr(self.model, "parameters", None)
+        # Weights that were moved or replaced lie elsewhere; the first one tells, for they are moved together.
+        where = next(iter(weights())).data_ptr() if weights is not None else 0
+        return self.strategy, dataclasses.replace(self.options, seed=0), self.padded, id(self.cache), where
+
+    def __call__(self, state: State, plan: Plan, draw: Callable[[int], Drawn] | None = None) -> Outcome:
+        """Forward, observe, select, commit; `draw` makes what a temperature needs, given the size of the vocabulary."""
+        prediction = self.forward(state, plan)
+        drawn = Drawn(None, state.noise) if draw is None else draw(prediction.logits.shape[-1])
+        seen = self.observe(prediction, state, plan, drawn)
+        selection = self.strategy.select(seen, state.memory)
+        commit = self.commitment(selection, seen, plan)
+        canvas = state.canvas.commit(plan.window, commit, seen.token)
+        tail = self.tail(canvas) if self.options.early_stop else None
+        if tail is not None:
+            eos = torch.full_like(canvas.tokens, self.model.profile.eos_id)
+            canvas = canvas.commit(slice(0, canvas.length), tail, eos)
+        active = seen.masked.any(-1)
+        after = State(
+            canvas=canvas,
+            memory=keep_idle(active, selection.memory, state.memory),
+            row_steps=state.row_steps + active,
+            # A row that sits out does not age: alone it would not have had this pass.
+            age=None if state.age is None else torch.where(state.canvas.masked, 0, state.age + active[:, None]),
+            per_block=state.per_block,
+            membership=state.membership,
+        )
+        edges = selection.edges if self.options.record_edges else None
+        report = self.report(seen, commit, after)
+        return Outcome(after, active, commit, seen.token, seen.confidence, tail, edges, report)
+
+    def forward(self, state: State, plan: Plan) -> Prediction:
+        canvas, window = state.canvas, plan.window
+        span = self.due_columns(state, plan.n_columns) if plan.span is None else plan.span
+        first = 0 if plan.span is None else plan.span.start
+        capture = self.needs.capture(self.model, first, window, canvas.length)
+        valid = canvas.valid if self.padded else None
+        prediction = self.model(canvas.tokens, span, window, valid=valid, cache=self.cache, capture=capture)
+        back = self.needs.back(self.model)
+        if capture is None or prediction.attention is None or not back:
+            return prediction
+        # Each row's own predictor; the first column of a row, with nothing to its left, stands for itself.
+        column = torch.arange(window.start, window.stop, device=canvas.tokens.device) - back
+        leftmost = canvas.padding.clamp(capture.queries.start, capture.queries.stop - 1)
+        row = torch.maximum(column[None], leftmost[:, None]) - capture.queries.start
+        rows = row[..., None].expand(-1, -1, prediction.attention.shape[-1])
+        return dataclasses.replace(prediction, attention=prediction.attention.gather(1, rows))
+
+    def observe(self, prediction: Prediction, state: State, plan: Plan, drawn: Drawn) -> Observation:
+        """Tokens, confidences and progress at the window's positions."""
+        canvas, profile, sampling = state.canvas, self.model.profile, self.options.sampling
+        masked = canvas.masked & (state.membership[:, plan.number] > 0)
+        precision = self.options.confidence_dtype or self.needs.precision
+        choice = choose(
+            prediction.logits,
+            sampling,
+            drawn.uniform,
+            banned=[profile.mask_id] + [profile.eos_id] * (sampling.eos == "ban"),
+            deferred=[i for i in (profile.eos_id, profile.eot_id) if i is not None] if sampling.eos == "defer" else [],
+            dtype=prediction.logits.dtype if precision == "model" else getattr(torch, precision),
+            keep_logits=self.needs.logits,
+        )
+        progress = Progress(
+            remaining=canvas.masked.sum(-1),
+            total=canvas.slots.sum(-1),
+            block_total=state.per_block[:, plan.number].long(),
+            step=state.row_steps,
+            n_blocks=(state.per_block > 0).sum(-1),
+        )
+        return Observation(
+            masked=masked[:, plan.window],
+            token=choice.token,
+            confidence=choice.confidence,
+            logits=choice.logits,
+            current=canvas.tokens[:, plan.window],
+            progress=progress,
+            window=plan.window,
+            block=plan.block,
+            valid=canvas.valid[:, plan.window],
+            attention=prediction.attention,
+            noise=drawn.noise,
+        )
+
+    def commitment(self, selection: Selection, seen: Observation, plan: Plan) -> Bool[Tensor, "batch n"]:
+        """The strategy's choice, except where the plan says otherwise."""
+        name = type(self.strategy).__name__
+        if not hasattr(selection, "commit"):
+            raise StrategyContractError(f"strategy {name} answered {type(selection).__name__}, not a Selection")
+        commit = selection.commit
+        if commit.shape != seen.masked.shape or commit.dtype != torch.bool:
+            raise StrategyContractError(
+                f"strategy {name} selected a {commit.dtype} tensor of shape {list(commit.shape)}; "
+                f"it must be bool and of shape {list(seen.masked.shape)}"
+            )
+        return seen.masked & (seen.masked.cumsum(-1) == 1) if plan.only_first else commit
+
+    def tail(self, canvas: Canvas) -> Bool[Tensor, "batch length"]:
+        """The masks of rows with nothing masked before their first EOS; a template that is filled has no such end."""
+        if canvas.n_new is None:
+            return torch.zeros_like(canvas.masked)
+        region = torch.arange(canvas.length, device=canvas.tokens.device) >= canvas.start
+        eos = (canvas.tokens == self.model.profile.eos_id) & region
+        behind = eos.cumsum(-1) > 0
+        done = eos.any(-1) & ~(canvas.masked & ~behind).any(-1)
+        return canvas.masked & done[:, None]
+
+    def report(self, seen: Observation, commit: Bool[Tensor, "batch n"], after: State) -> Int[Tensor, "batch facts"]:
+        facts = (
+            commit.sum(-1),
+            (commit & ~seen.masked).sum(-1),
+            (seen.masked & ~seen.confidence.isfinite()).sum(-1),
+            torch.zeros_like(after.row_steps) if after.age is None else self.due(after).sum(-1),
+        )
+        return torch.cat((torch.stack(facts, -1), after.masks_per_block(after.canvas).long()), -1)
+
+    def due(self, state: State) -> Bool[Tensor, "batch length"]:
+        """Columns that reuse of settled ones computes: masks, their predictors, and what was decided a moment ago."""
+        assert state.age is not None
+        masked = state.canvas.masked
+        due = masked | (state.age < self.options.settle)
+        for back in range(1, self.model.lookback + 1):
+            due = due | torch.nn.functional.pad(masked[:, back:], (0, back))
+        return due & state.canvas.valid
+
+    def due_columns(self, state: State, count: int) -> Int[Tensor, "batch count"]:
+        """The due columns of each row. What a row has fewer of is filled with its last one, which changes nothing."""
+        due = self.due(state)
+        column = torch.arange(due.shape[1], device=due.device).expand_as(due)
+        last = (column * due).amax(-1, keepdim=True)
+        place = torch.where(due, due.cumsum(-1) - 1, count)
+        return last.repeat(1, count + 1).scatter(1, place, column)[:, :count]

@@ -1,0 +1,214 @@
+"""Recorded passes: the same trajectories as without, for every decoder; buffers, keys, and how many are kept."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, replay, tree
+from dapd.strategies import Dawn, DreamSchedule, Klass, Threshold, TopK
+from reference.models import PROMPTS, build
+from reference.ours import blank, run
+from reference.scripted import Scripted, rising
+
+
+class Rerun:
+    """A recorder for the CPU: repeats the work on the same buffers and writes the results over the first ones."""
+
+    def __init__(self):
+        self.recorded = self.replayed = 0
+        self.refuse = False
+
+    def record(self, work):
+        if self.refuse:
+            raise RuntimeError("cudaErrorStreamCaptureUnsupported\nand more")
+        self.recorded += 1
+        made = work()
+        reads = made.state.membership
+
+        def again():
+            self.replayed += 1
+            fresh = work()
+            assert fresh.state.membership is reads, "a recording reads from the same tensors every time"
+            for old, new in zip(tree.tensors(made), tree.tensors(fresh), strict=True):
+                if old is not new:
+                    old.copy_(new)
+            return made
+
+        return again
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    found = Rerun()
+    monkeypatch.setattr(replay, "recorder_for", lambda device: found)
+    monkeypatch.setattr(replay, "_REPLAYS", weakref.WeakKeyDictionary())
+    return found
+
+
+DECODERS = {
+    **PRESETS,
+    "dawn": Dawn(edge=0.2, sink=0.3, layers=1.0),
+    "quota": TopK(steps=4),
+    "random order": TopK(k=2, order="random"),
+    "dream, drawn positions": DreamSchedule(steps=4, alg_temp=0.5),
+    "budget": Threshold(0.8, budget=2),
+    "klass, soft": Klass(0.4, 1.0, steps=4),
+}
+LOOPS = {
+    "one block": Options(),
+    "blocks": Options(block_length=4, record_edges=True),
+    "blocks, prefix": Options(block_length=4, reuse="prefix"),
+    "blocks, dual": Options(block_length=4, reuse="dual"),
+    "prompt, refreshed": Options(reuse="prefix", refresh=3, sampling=Sampling(eos="ban")),
+    "early stop": Options(early_stop=True, sampling=Sampling(eos="defer", top_p=0.9)),
+}
+
+
+def steps_of(model, canvas, strategy, options):
+    """Everything a step holds, as plain values."""
+    return [
+        (s.index, s.window, *(None if t is None else t.tolist() for t in (s.active, s.commit, s.token, s.confidence)),
+         None if s.tail is None else s.tail.tolist(), None if s.edges is None else s.edges.tolist(),
+         s.canvas.tokens.tolist())
+        for s in decode(model, canvas, strategy, options)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_replayed_and_eager_decoding_are_the_same(recorder, family, loop):
+    model, options = build(family, 1, dtype=torch.float32, sharpness=5.0), LOOPS[loop]
+    for name, strategy in DECODERS.items():
+        if strategy.sees == "canvas" and options.reuse != "none":
+            continue
+        recorder.replayed = 0
+        for prompts in (PROMPTS, [row[::-1] for row in PROMPTS]):
+            canvas = blank(model, prompts, 8)
+            eager = steps_of(model, canvas, strategy, replace(options, graphs=False))
+            assert steps_of(model, canvas, strategy, replace(options, graphs=True)) == eager, name
+        assert recorder.replayed > 0, name
+
+
+def test_a_second_generation_records_nothing_new(recorder):
+    model = build("llada", 1, dtype=torch.float32)
+    for number, prompt in enumerate(([1, 2, 3], [4, 5, 6], [7, 8, 9])):
+        list(decode(model, blank(model, [prompt], 8), TopK(), Options(seed=number)))
+        assert recorder.recorded == 1
+    assert recorder.replayed == 3 * 8 - 1
+    list(decode(model, blank(model, [[1, 2]], 8), TopK()))
+    list(decode(model, blank(model, [[1, 2, 3]], 8), TopK(k=2)))
+    assert recorder.recorded == 3, "another length and another strategy are other recordings"
+
+
+def test_steps_keep_their_tensors(recorder):
+    """A recording writes over its own; what a step holds is a copy."""
+    model = build("llada", 1, dtype=torch.float32)
+    steps = list(decode(model, blank(model, PROMPTS, 8), TopK()))
+    assert [int(step.canvas.masked[0].sum()) for step in steps] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert all(int(step.commit[0].sum()) == 1 for step in steps)
+    assert len({id(step.canvas.valid) for step in steps}) == 1, "what does not change is handed through"
+
+
+@pytest.mark.parametrize("reuse", ["none", "dual"])
+def test_two_decodings_at_once_do_not_meet(recorder, reuse):
+    model, options = build("llada", 1, dtype=torch.float32), Options(block_length=4, reuse=reuse)
+    canvases = [blank(model, [[1, 2, 3]], 8), blank(model, [[9, 8, 7]], 8)]
+    alone = [run(model, canvas, Klass(0.4, 1.0), replace(options, graphs=False))[0].tokens for canvas in canvases]
+    for _ in range(3):
+        ends = [decode(model, canvas, Klass(0.4, 1.0), options) for canvas in canvases]
+        last = [None, None]
+        while any(ends):
+            for number, steps in enumerate(ends):
+                step = next(steps, None) if steps is not None else None
+                ends[number] = steps if step is not None else None
+                last[number] = step or last[number]
+        assert [step.canvas.tokens[0].tolist() for step in last] == alone
+
+
+def test_only_so_many_are_kept(recorder, monkeypatch):
+    monkeypatch.setattr(replay, "MAX_KEPT", 3)
+    model = build("llada", 1, dtype=torch.float32)
+    store = replay.replays_for(model, TopK(), Options())
+    store.limit = 3
+    for k in range(1, 7):
+        list(decode(model, blank(model, [[1, 2, 3]], 8), TopK(k=k)))
+        assert len(store.kept) <= 3
+    for length in range(3, 9):
+        list(decode(model, blank(model, [[1] * length], 8), TopK(), Options(reuse="prefix")))
+    assert len(store.free) <= replay.MAX_FREE_CACHES
+
+
+def test_a_model_that_is_gone_takes_its_recordings_along(recorder):
+    from dapd import random
+    from reference.models import shape
+
+    model = random(shape("llada"), seed=0)
+    list(decode(model, blank(model, [[1, 2, 3]], 2), TopK(k=2)))
+    assert len(replay._REPLAYS) == 1
+    del model
+    gc.collect()
+    assert len(replay._REPLAYS) == 0
+
+
+def test_weights_elsewhere_are_recorded_anew(recorder):
+    from dapd import random
+    from reference.models import shape
+
+    model = random(shape("llada"), seed=0)
+    list(decode(model, blank(model, [[1, 2, 3]], 4), TopK()))
+    kept = model.embed.weight.data
+    model.embed.weight.data = kept.clone()
+    list(decode(model, blank(model, [[1, 2, 3]], 4), TopK()))
+    assert recorder.recorded == 2
+
+
+def test_what_cannot_be_recorded_runs_as_it_is(recorder):
+    model = build("llada", 1, dtype=torch.float32)
+    recorder.refuse = True
+    eager = steps_of(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=False))
+    with pytest.warns(UserWarning, match="TopK run without CUDA graphs: cudaErrorStreamCaptureUnsupported"):
+        assert steps_of(model, blank(model, PROMPTS, 8), TopK(), Options()) == eager
+    with pytest.raises(DapdError, match="Threshold cannot be recorded"):
+        list(decode(model, blank(model, PROMPTS, 8), Threshold(0.99), Options(graphs=True)))
+
+
+class Plain(Strategy):
+    def select(self, seen, memory=None, /):
+        return Selection(seen.masked)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields", "complaint"),
+    [
+        (Plain(), {}, "Plain does not declare itself recordable"),
+        (TopK(), {"sampling": Sampling(temperature=0.5)}, "temperature is 0.5"),
+        (TopK(), {"reuse": "settled"}, "reuse is settled"),
+    ],
+)
+def test_what_is_never_recorded(recorder, strategy, fields, complaint):
+    model = build("llada", 1, dtype=torch.float32)
+    with pytest.raises(DapdError, match=complaint):
+        decode(model, blank(model, PROMPTS, 8), strategy, Options(graphs=True, **fields))
+    list(decode(model, blank(model, PROMPTS, 8), strategy, Options(**fields)))
+    assert recorder.recorded == 0
+
+
+def test_models_and_devices_that_are_not_recorded():
+    model = build("llada", 1, dtype=torch.float32)
+    with pytest.raises(DapdError, match="the device is cpu"):
+        decode(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=True))
+    with pytest.raises(DapdError, match="Scripted may read"):
+        decode(Scripted(rising), blank(Scripted(rising), [[1]], 4), TopK(), Options(graphs=True))
+    assert all(strategy.recordable for strategy in PRESETS.values())
+
+
+def test_trees():
+    x, y = torch.ones(2), torch.zeros(3)
+    wrapped = {"a": [x, 1], "b": (y, "text"), "c": None}
+    assert [t.shape for t in tree.tensors(wrapped)] == [(2,), (3,)]
+    assert tree.signature(wrapped) == tree.signature(tree.mapped(torch.zeros_like, wrapped))
+    assert tree.signature(wrapped) != tree.signature({**wrapped, "c": 1})
+    assert tree.signature(wrapped) != tree.signature(tree.mapped(torch.Tensor.double, wrapped))
