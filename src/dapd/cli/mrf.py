@@ -20,6 +20,7 @@ from dapd.mrf.recipe import Recipe, Schedule, Variant, replicate
 from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
+from dapd.plots.toy import report_figures
 
 app = typer.Typer(help="The toy Markov random field of the paper's section 3.2.", no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
@@ -140,7 +141,7 @@ def report_command(
     console.print(found.to_markdown(), markup=False)
     console.print(f"{found.seconds:.0f} s")
     if out is not None:
-        for path in reports.write(found, out):
+        for path in [*reports.write(found, out), *report_figures(found, out)]:
             console.print(f"wrote {path}")
 
 

@@ -87,14 +87,12 @@ def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """results.json and report.md, and the figures where matplotlib is installed."""
+    """results.json and report.md."""
     folder.mkdir(parents=True, exist_ok=True)
     results, text = folder / "results.json", folder / "report.md"
     write_atomically(results, json.dumps(rounded(report.to_json()), indent=1) + "\n")
     write_atomically(text, report.to_markdown())
-    from dapd.mrf.plots import draw
-
-    return [results, text, *draw(report.paths, report.decoders, folder)]
+    return [results, text]
 
 
 def rounded(value: Any) -> Any:
