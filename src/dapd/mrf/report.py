@@ -34,6 +34,8 @@ class ReportOptions:
     """One or two settings of each decoder instead of all."""
     command: str = ""
     """What the user typed."""
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """How the run was trained, where that is known."""
 
 
 QUICK_OPTIONS = ReportOptions(Budget(n_paths=50, n_samples=500), n_decoded=200, quick=True)
@@ -58,6 +60,7 @@ class Report:
             "seed": self.options.budget.seed,
             "hardware": hardware(str(self.run.network.embedding.device)),
             "seconds": round(self.seconds, 1),
+            "training": self.options.training,
             "budget": dataclasses.asdict(self.options.budget),
             "recipe": to_json(self.run.recipe),
             "evaluation": dataclasses.asdict(self.evaluation),
