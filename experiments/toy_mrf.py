@@ -33,6 +33,9 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=30)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=chosen().batch)
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="give up early if training needs more seconds"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer samples and decoders in the report")
     given = parser.parse_args()
     gpu = torch.cuda.is_available()
@@ -45,6 +48,8 @@ def main() -> None:
             print(
                 f"step {last.step}/{last.steps}  loss {last.loss:.4f}, worst {last.worst_loss:.4f}  {left}", flush=True
             )
+        if last.step == 300 and last.seconds_left > given.limit:
+            sys.exit(f"training would take {last.seconds_left:.0f} s more, over the limit of {given.limit:.0f} s")
     trained = time.monotonic() - began
     command = shlex.join(["python", *sys.argv])
     training = {"command": command, "hardware": hardware(execution.device), "seconds": round(trained, 1)}
