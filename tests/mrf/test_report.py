@@ -15,6 +15,7 @@ from dapd.mrf import paper, storage
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.metrics import SELECTIONS
 from dapd.mrf.report import ReportOptions, build, rounded, write
+from dapd.plots.toy import report_figures
 
 
 def test_the_quick_report_on_the_shipped_model(tmp_path):
@@ -37,8 +38,10 @@ def test_figures_need_matplotlib_alone(tmp_path, stack, monkeypatch):
 
     run = storage.Run(Recipe(Shape(n_layers=4, width=16, n_heads=2)), stack)
     found = build(run, ReportOptions(Budget(4, 10), n_decoded=3, quick=True))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert [path.name for path in write(found, tmp_path)] == ["results.json", "report.md"]
+    assert [path.name for path in report_figures(found, tmp_path)] == ["scores.png", "validity.png"]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report_figures(found, tmp_path) == []
 
 
 def test_the_papers_overall_is_the_mean_of_its_steps():

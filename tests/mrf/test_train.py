@@ -10,7 +10,7 @@ from dapd.errors import DapdError
 from dapd.mrf import storage
 from dapd.mrf.data import MASK_ID, draw_sequences
 from dapd.mrf.network import Positions, Shape
-from dapd.mrf.recipe import Recipe, Schedule, Variant, chosen, from_json, replicate, to_json
+from dapd.mrf.recipe import Masks, Recipe, Schedule, Variant, chosen, from_json, replicate, to_json
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Trainer, masked_loss, run_steps, train
 
@@ -93,6 +93,28 @@ def test_rates():
     assert cosine.rate_at(10) == pytest.approx(1.0)
     assert cosine.rate_at(55) == pytest.approx(0.5)
     assert small(100, warmup=0, rate=1.0, schedule=Schedule.CONSTANT).rate_at(99) == 1.0
+    tail = small(100, warmup=0, rate=1.0, schedule=Schedule.TAIL, tail=0.2)
+    assert [tail.rate_at(step) for step in (0, 80, 90, 99)] == pytest.approx([1.0, 1.0, 0.5, 0.05])
+
+
+@pytest.mark.parametrize("masks", Masks)
+def test_every_way_to_draw_masks_estimates_the_same_loss(masks):
+    """Of a function of the masked set that no symmetry hides: here 1 at the first position alone."""
+    trainer = Trainer(small(1, masks=masks, batch=128), Execution())
+    torch.manual_seed(0)
+    found, numbers = [], torch.zeros(10)
+    for _ in range(200):
+        masked, p = trainer.draw_masks(torch.Size((2, 128, 9)))
+        alone = masked[..., 0] & (masked.sum(-1) == 4)
+        found.append(float((alone / p.squeeze(-1)).mean()))
+        numbers += torch.bincount(masked.sum(-1).flatten(), minlength=10)
+    # Four masks come with 1/9, hit the first position with 4/9, and count 9/4.
+    assert sum(found) / len(found) == pytest.approx(1 / 9, rel=0.05)
+    if masks.shares is not None:
+        assert sum(masks.shares) == pytest.approx(1)
+        assert (numbers[1:] / numbers.sum()).tolist() == pytest.approx(masks.shares, abs=0.01)
+        by_batch = masked.sum(-1).float().mean(1)
+        assert float(by_batch[0] - by_batch[1]) == pytest.approx(0, abs=0.15), "numbers are spread over the batch"
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):
@@ -148,11 +170,13 @@ def test_weights_survive_sharding_and_half_precision(tmp_path, monkeypatch):
 
 
 def test_recipes_go_through_json():
-    recipe = small(7, schedule=Schedule.CONSTANT, variants=(Variant(1, 10, 0.1), Variant(2)))
+    recipe = small(7, schedule=Schedule.TAIL, masks=Masks.EVEN, variants=(Variant(1, 10, 0.1), Variant(2)))
     assert from_json(json.loads(json.dumps(to_json(recipe)))) == recipe
 
 
-@pytest.mark.parametrize(("values", "message"), [({"batch": 0}, "at least 1"), ({"ema": 1.0}, "below 1")])
+@pytest.mark.parametrize(
+    ("values", "message"), [({"batch": 0}, "at least 1"), ({"ema": 1.0}, "below 1"), ({"tail": 0.0}, "tail")]
+)
 def test_impossible_recipes_are_refused(values, message):
     with pytest.raises(DapdError, match=message):
         small(**values)

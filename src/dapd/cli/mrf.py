@@ -16,10 +16,11 @@ from dapd.errors import DapdError
 from dapd.mrf import report as reports
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.network import Positions, Shape
-from dapd.mrf.recipe import Recipe, Schedule, Variant, replicate
+from dapd.mrf.recipe import Masks, Recipe, Schedule, Variant, replicate
 from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
+from dapd.plots.toy import report_figures
 
 app = typer.Typer(help="The toy Markov random field of the paper's section 3.2.", no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
@@ -52,11 +53,13 @@ def train_command(
     layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 8,
     positions: Annotated[Positions, typer.Option(help="What tells positions apart.")] = Positions.ROTARY,
     gated: Annotated[bool, typer.Option(help="Gates from zero on the residual branches, as in DiT.")] = False,
-    batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 128,
+    batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 256,
     steps: Annotated[int, typer.Option(help="Gradient steps.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    schedule: Annotated[Schedule, typer.Option(help="The rate after the warm-up.")] = Schedule.CONSTANT,
+    schedule: Annotated[Schedule, typer.Option(help="The rate after the warm-up.")] = Schedule.TAIL,
     warmup: Annotated[int, typer.Option(help="Steps over which the rate rises.")] = 0,
+    tail: Annotated[float, typer.Option(help="tail: share of the steps over which the rate falls.")] = 0.3,
+    masks: Annotated[Masks, typer.Option(help="How masks are drawn; the loss is the same.")] = Masks.MIDDLE,
     clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: none.")] = 1.0,
     ema: Annotated[
         float, typer.Option(help="Decay of the running mean of the weights; 0: keep the last weights.")
@@ -77,7 +80,7 @@ def train_command(
         raise DapdError(f"--models is {models}; it must be at least 1")
     variants = replicate(Variant(seed, dataset_size, dropout, weight_decay, norm_bias), models)
     shape = Shape(layers, width, heads, gated, positions)
-    recipe = Recipe(shape, batch, steps, rate, schedule, warmup, clip, ema, variants)
+    recipe = Recipe(shape, batch, steps, rate, schedule, warmup, tail, masks, clip, ema, variants)
     train_and_tell(recipe, out, Execution(resolve(device), compile, tf32, checkpoint_every, half=half))
 
 
@@ -97,7 +100,7 @@ def sweep_command(
     minutes: Annotated[float, typer.Option(help="Stop cleanly after so long.")] = 9.0,
     steps: Annotated[int, typer.Option(help="Gradient steps of each configuration.")] = 20_000,
     only: Annotated[str, typer.Option(help="Names of stacks, with commas; all when empty.")] = "",
-    keep: Annotated[str, typer.Option(help="Stacks whose weights are written, with commas.")] = "w64-h4",
+    keep: Annotated[str, typer.Option(help="Stacks whose weights are written, with commas.")] = "",
     models: Annotated[int, typer.Option(help="Models per configuration; 0: as planned.")] = 0,
     device: Device = "auto",
     compile: Annotated[bool, typer.Option(help="Fuse kernels with torch.compile.")] = True,
@@ -105,8 +108,9 @@ def sweep_command(
 ) -> None:
     """Try the configurations that the paper leaves open, one stack after the other."""
     names = {key: tuple(n for n in text.split(",") if n) for key, text in {"only": only, "keep": keep}.items()}
-    options = SweepOptions(steps, minutes, names["only"], names["keep"], models)
-    execution = Execution(resolve(device), compile and resolve(device) == "cuda", tf32)
+    gpu = resolve(device) == "cuda"
+    options = SweepOptions(steps, minutes, names["only"], names["keep"], models, Budget(exact=gpu))
+    execution = Execution(resolve(device), compile and gpu, tf32)
     for at in sweep(options, out, execution):
         if at.training is not None and (at.training.step in (5, 100) or at.training.step % max(100, steps // 5) == 0):
             console.print(f"{at.stack}: {describe(at.training)}  [{at.training.mode}]", markup=False)
@@ -127,20 +131,24 @@ def report_command(
     paths: Annotated[int, typer.Option(help="Sampling paths per model.")] = 100,
     samples: Annotated[int, typer.Option(help="Samples of each decoder, over all models.")] = 1500,
     seed: Annotated[int, typer.Option(help="Of the orders and the tokens.")] = 0,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Judge validity over all contexts, not by samples; a minute per model on a CPU."),
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """The paper's three tables beside its numbers, and the decoders against the true graph."""
     if paths < 2 or samples < 1:
         raise DapdError(f"--paths is {paths} and --samples {samples}; they must be at least 2 and 1")
     command = shlex.join(["dapd", *sys.argv[1:]])
-    options = reports.ReportOptions(Budget(n_paths=paths, seed=seed), samples, command=command)
+    options = reports.ReportOptions(Budget(n_paths=paths, seed=seed, exact=exact), samples, command=command)
     if quick:
         options = replace(reports.QUICK_OPTIONS, command=command)
     found = reports.build(load_run(run or SHIPPED, device=resolve(device)), options, tell=console.print)
     console.print(found.to_markdown(), markup=False)
     console.print(f"{found.seconds:.0f} s")
     if out is not None:
-        for path in reports.write(found, out):
+        for path in [*reports.write(found, out), *report_figures(found, out)]:
             console.print(f"wrote {path}")
 
 

@@ -15,8 +15,9 @@ from dapd.mrf.network import Prediction, StackedRADD
 N_STEPS = 7
 """Steps that are measured: after the seventh only one pair of masked nodes is left."""
 
-PART_ROWS = 1024
-"""Sequences per forward pass on a CPU."""
+PART_ROWS = {"cpu": 1024, "cuda": 32_768}
+"""Sequences per forward pass: a CPU spends more on fresh memory than on arithmetic when tensors outgrow its cache, and
+a GPU's memory must hold the products of all queries with all keys."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Visit:
 
 
 def predict_in_parts(network: StackedRADD, tokens: Int[Tensor, "models paths n"], attention: bool) -> Prediction:
-    """A CPU spends more on fresh memory than on arithmetic when tensors outgrow its cache, so it gets parts."""
-    n_parts = -(-tokens[..., 0].numel() // PART_ROWS) if tokens.device.type == "cpu" else 1
+    """As many passes as the device's memory asks for."""
+    n_parts = -(-tokens[..., 0].numel() // PART_ROWS.get(tokens.device.type, PART_ROWS["cpu"]))
     parts = [network(part, attention=attention) for part in tokens.chunk(n_parts, dim=1)]
     seen = [part.attention for part in parts if part.attention is not None]
     return Prediction(torch.cat([part.logits for part in parts], 1), torch.cat(seen, 1) if seen else None)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from dapd.errors import DapdError
+from dapd.mrf.data import LENGTH
 from dapd.mrf.network import Positions, Shape
 
 
@@ -18,6 +19,32 @@ class Schedule(StrEnum):
 
     CONSTANT = "constant"
     COSINE = "cosine"
+    """Falling to zero from the start."""
+    TAIL = "tail"
+    """Constant, then in a straight line to zero over the last `Recipe.tail` of the steps."""
+
+
+class Masks(StrEnum):
+    """How masks are drawn. All three estimate the same loss; they differ in the noise of its gradient."""
+
+    RATIO = "ratio"
+    """LLaDA's own: a ratio t for each sequence, then each token with probability t; weight 1/t."""
+    EVEN = "even"
+    """The number of masks instead of t (LLaDA's second form), spread evenly over the batch, as RADD spreads t."""
+    MIDDLE = "middle"
+    """The same, with numbers around four drawn more often and weighted less: there the long chains of the toy lie,
+    in which a value follows from others three or four constraints away. They are rare and learnt last."""
+
+    @property
+    def shares(self) -> tuple[float, ...] | None:
+        """How often 1, 2, ..., 9 masks are drawn."""
+        match self:
+            case Masks.RATIO:
+                return None
+            case Masks.EVEN:
+                return (1 / LENGTH,) * LENGTH
+            case Masks.MIDDLE:
+                return (0.04, 0.07, 0.16, 0.24, 0.18, 0.12, 0.08, 0.06, 0.05)
 
 
 @dataclass(frozen=True)
@@ -55,9 +82,13 @@ class Recipe:
     rate: float = 1e-3
     """AdamW's learning rate (the paper's number)."""
     schedule: Schedule = Schedule.COSINE
-    """After the warm-up: constant, or falling to zero along a cosine."""
+    """After the warm-up."""
     warmup: int = 500
     """Steps during which the rate rises from zero."""
+    tail: float = 0.3
+    """Share of the steps over which `Schedule.TAIL` falls."""
+    masks: Masks = Masks.RATIO
+    """How they are drawn."""
     clip: float = 1.0
     """Largest norm of one model's gradient; 0 leaves it alone."""
     ema: float = 0.999
@@ -72,6 +103,8 @@ class Recipe:
             raise DapdError(f"ema is {self.ema}; it must be at least 0 and below 1")
         if self.rate <= 0 or self.warmup < 0 or self.clip < 0:
             raise DapdError("rate must be above 0; warmup and clip must not be negative")
+        if not 0 < self.tail <= 1:
+            raise DapdError(f"tail is {self.tail}; it must be above 0 and at most 1")
 
     @property
     def n_models(self) -> int:
@@ -83,6 +116,8 @@ class Recipe:
             return self.rate * (step + 1) / self.warmup
         if self.schedule is Schedule.CONSTANT:
             return self.rate
+        if self.schedule is Schedule.TAIL:
+            return self.rate * min(1.0, (self.steps - step) / (self.tail * self.steps))
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
         return self.rate * 0.5 * (1 + math.cos(math.pi * done))
 
@@ -97,9 +132,9 @@ def replicate(variant: Variant, n_models: int) -> tuple[Variant, ...]:
 
 
 def chosen(n_models: int = 30, steps: int = 20_000) -> Recipe:
-    """What docs/toy.md reports on: a constant rate, no warm-up, layer norms that start without bias."""
+    """What docs/toy.md reports on: no warm-up, layer norms that start without bias, and all that helps convergence."""
     variants = replicate(Variant(norm_bias=0.0), n_models)
-    return Recipe(steps=steps, schedule=Schedule.CONSTANT, warmup=0, variants=variants)
+    return Recipe(batch=256, steps=steps, schedule=Schedule.TAIL, warmup=0, masks=Masks.MIDDLE, variants=variants)
 
 
 def to_json(recipe: Recipe) -> dict[str, Any]:
@@ -117,6 +152,7 @@ def from_json(values: dict[str, Any]) -> Recipe:
         parts = {
             "shape": Shape(**{**shape, "positions": Positions(shape["positions"])}),
             "schedule": Schedule(values["schedule"]),
+            "masks": Masks(values["masks"]),
             "variants": variants,
         }
         return Recipe(**{**values, **parts})

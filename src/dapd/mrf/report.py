@@ -34,6 +34,8 @@ class ReportOptions:
     """One or two settings of each decoder instead of all."""
     command: str = ""
     """What the user typed."""
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """How the run was trained, where that is known."""
 
 
 QUICK_OPTIONS = ReportOptions(Budget(n_paths=50, n_samples=500), n_decoded=200, quick=True)
@@ -58,6 +60,7 @@ class Report:
             "seed": self.options.budget.seed,
             "hardware": hardware(str(self.run.network.embedding.device)),
             "seconds": round(self.seconds, 1),
+            "training": self.options.training,
             "budget": dataclasses.asdict(self.options.budget),
             "recipe": to_json(self.run.recipe),
             "evaluation": dataclasses.asdict(self.evaluation),
@@ -87,14 +90,12 @@ def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """results.json and report.md, and the figures where matplotlib is installed."""
+    """results.json and report.md."""
     folder.mkdir(parents=True, exist_ok=True)
     results, text = folder / "results.json", folder / "report.md"
     write_atomically(results, json.dumps(rounded(report.to_json()), indent=1) + "\n")
     write_atomically(text, report.to_markdown())
-    from dapd.mrf.plots import draw
-
-    return [results, text, *draw(report.paths, report.decoders, folder)]
+    return [results, text]
 
 
 def rounded(value: Any) -> Any:

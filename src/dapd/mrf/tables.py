@@ -15,8 +15,7 @@ MEASURES = ("auc", "ratio", "ovr")
 
 def markdown(evaluation: Evaluation, scores: ScoreStudy, decoders: Sequence[Decoded]) -> str:
     parts = [
-        f"Step-by-step samples with all four constraints: {evaluation.valid:.1%} over {evaluation.n_models} model(s), "
-        f"{evaluation.valid_worst:.1%} for the worst.\n",
+        convergence(evaluation),
         "## Overall, last two layers\n",
         overall_table(evaluation),
         "## By decoding step, last two layers\n",
@@ -34,6 +33,15 @@ def markdown(evaluation: Evaluation, scores: ScoreStudy, decoders: Sequence[Deco
         decoder_table(decoders),
     ]
     return "\n".join(parts)
+
+
+def convergence(evaluation: Evaluation) -> str:
+    worst, n_models = evaluation.valid_worst, evaluation.n_models
+    text = f"Step-by-step samples in random order with all four constraints: {evaluation.valid:.2%}"
+    text += f" over {n_models} model(s), {worst:.2%} for the worst"
+    if (losses := evaluation.loss_by_model) is None:
+        return f"{text}.\n"
+    return f"{text}; loss {sum(losses) / n_models:.4f}, {max(losses):.4f} for the worst (exact, over all contexts).\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -19,7 +19,7 @@ from dapd.errors import DapdError
 from dapd.mrf import storage
 from dapd.mrf.data import LENGTH, MASK_ID, N_FREE, N_VALUES, all_sequences, draw_sequences
 from dapd.mrf.network import StackedRADD, initialise, transformer_block
-from dapd.mrf.recipe import Recipe, to_json
+from dapd.mrf.recipe import Masks, Recipe, to_json
 
 EPSILON = 1e-3
 """LLaDA masks with probability at least this."""
@@ -75,7 +75,8 @@ def masked_loss(
     masked: Bool[Tensor, "m b n"],
     p: Float[Tensor, "m b 1"],
 ) -> Float[Tensor, " m"]:
-    """LLaDA's: cross entropy of the masked tokens, weighted by 1/p, per token of the batch."""
+    """LLaDA's: cross entropy of the masked tokens, weighted by 1/p, per token of the batch. `p` is the masking ratio;
+    where the number k of masks was drawn instead, k times the chance of that number."""
     surprise = F.cross_entropy(logits.flatten(0, 2), tokens.flatten(), reduction="none").view(tokens.shape)
     return (surprise * masked / p).mean((1, 2))
 
@@ -106,6 +107,8 @@ class Trainer:
         self.table_sizes = torch.tensor([len(table) for table in tables], device=device)
         self.table_starts = self.table_sizes.cumsum(0) - self.table_sizes
         self.table = torch.cat(tables).to(device)
+        shares = torch.tensor(recipe.masks.shares or (1 / LENGTH,) * LENGTH, device=device)
+        self.shares, self.share_ends = shares, shares.cumsum(0)[:-1]
         self.loss_sum = torch.zeros(recipe.n_models, device=device)
         self.step = 0
         self.mode = "eager"
@@ -134,11 +137,22 @@ class Trainer:
         pick = (torch.rand(shape, device=self.table.device, dtype=torch.float64) * self.table_sizes[:, None]).long()
         return self.table[pick + self.table_starts[:, None]]
 
+    def draw_masks(self, shape: torch.Size) -> tuple[Bool[Tensor, "m b n"], Float[Tensor, "m b 1"]]:
+        """Which tokens are masked, and what their cross entropy is divided by."""
+        t = torch.rand(*shape[:2], 1, device=self.table.device)
+        uniform = torch.rand(shape, device=self.table.device)
+        if self.recipe.masks is Masks.RATIO:
+            p = (1 - EPSILON) * t + EPSILON
+            return uniform < p, p
+        t = (torch.arange(shape[1], device=t.device)[:, None] + t) / shape[1]
+        number = (t >= self.share_ends).sum(-1, keepdim=True)
+        # Ranks by comparison: a sort of nine costs more than 81 comparisons.
+        rank = (uniform.unsqueeze(-1) > uniform.unsqueeze(-2)).sum(-1)
+        return rank <= number, (number + 1) * self.shares[number]
+
     def one_step(self) -> None:
         tokens = self.draw()
-        t = torch.rand(*tokens.shape[:2], 1, device=tokens.device)
-        p = (1 - EPSILON) * t + EPSILON
-        masked = torch.rand(tokens.shape, device=tokens.device) < p
+        masked, p = self.draw_masks(tokens.shape)
         logits = self.network(torch.where(masked, MASK_ID, tokens), dropout=self.dropout).logits
         loss = masked_loss(logits, tokens, masked, p)
         loss.sum().backward()  # type: ignore[no-untyped-call]

@@ -1,8 +1,9 @@
-"""The toy Markov random field: scores of true edges against the others, from a report's results or from a model."""
+"""The toy Markov random field: the figures of its report, and those that `dapd plot toy` makes of results or a run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,42 @@ import torch
 
 from dapd.errors import DapdError
 from dapd.mrf import paper
-from dapd.mrf.paths import sample_paths
+from dapd.mrf.decoders import Decoded
+from dapd.mrf.paths import Paths, sample_paths
+from dapd.mrf.report import Report
 from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.study import pair_scores
 from dapd.plots.figure import WIDE, check_suffix, pyplot, save
+from dapd.plots.palette import OTHER, colour, style
 
-EDGE, OTHER = "#D55E00", "#0072B2"
+EDGE, NON_EDGE = colour("dapd-staged"), colour("fast-dllm")
 N_PATHS = 20
 LAYERS = {"last 2": "last two layers", "all": "all layers"}
+ORACLE = {"color": "#F0E442", "marker": "*", "markersize": 15, "markeredgecolor": "black", "markeredgewidth": 0.7}
+"""Yellow, which the palette leaves free, needs an outline on white."""
+DECODERS = {
+    "true graph": ORACLE,
+    "step by step": style("original"),
+    "top-k": {"color": OTHER, "marker": "<"},
+    "threshold": style("fast-dllm"),
+    "EB": style("eb-sampler"),
+    "KLASS": style("klass"),
+    "DAPD Staged": style("dapd-staged"),
+    "DAPD Direct": style("dapd-direct"),
+}
+"""How the toy's decoders look, in the order in which they are drawn."""
+
+
+def report_figures(report: Report, folder: Path) -> list[Path]:
+    """scores.png and validity.png; none where matplotlib is missing, because a report is whole without them."""
+    try:
+        pyplot()
+    except DapdError:
+        return []
+    found = [folder / "scores.png", folder / "validity.png"]
+    distributions(report.paths, found[0])
+    validity(report.decoders, found[1])
+    return found
 
 
 def toy(source: Path | None, path: Path) -> None:
@@ -28,7 +57,7 @@ def toy(source: Path | None, path: Path) -> None:
         return measures(_read(results), path)
     if source is not None and not (source / "recipe.json").is_file():
         raise DapdError(f"{source} is neither a toy report's results.json nor a toy run's folder")
-    return distributions(source or SHIPPED, path)
+    return distributions(sample_paths(load_run(source or SHIPPED).network, N_PATHS, 0), path)
 
 
 def measures(found: dict[str, Any], path: Path) -> None:
@@ -38,9 +67,9 @@ def measures(found: dict[str, Any], path: Path) -> None:
     try:
         for (name, rows), dash in zip(found["scores"]["cuts"].items(), ("-", "--", ":"), strict=False):
             taus = [row["tau"] for row in rows]
-            for key, colour, said in (("edges_found", EDGE, "edges"), ("false_edges", OTHER, "non-edges")):
+            for key, shade, said in (("edges_found", EDGE, "edges"), ("false_edges", NON_EDGE, "non-edges")):
                 label = f"{said}, {LAYERS.get(name, name)}"
-                cuts.plot(taus, [100 * row[key] for row in rows], dash, color=colour, marker="o", ms=3.5, label=label)
+                cuts.plot(taus, [100 * row[key] for row in rows], dash, color=shade, marker="o", ms=3.5, label=label)
         ours = next(iter(found["evaluation"]["selections"].values()))["steps"]
         mean = [row["auc"]["mean"] for row in ours]
         spread = [row["auc"]["over_paths"] for row in ours]
@@ -75,26 +104,48 @@ def _by_step(axis: Any, mean: list[float], spread: list[float]) -> None:
     axis.legend(loc="lower left")
 
 
-def distributions(run: Path, path: Path) -> None:
+def distributions(paths: Paths, path: Path) -> None:
     """Histograms of the scores of edges and non-edges: raw, and divided by the row's largest."""
-    network = load_run(run).network
-    paths = sample_paths(network, N_PATHS, 0)
     plt = pyplot()
     figure, axes = plt.subplots(2, 2, figsize=(WIDE, 4.2))
     for row, selection in zip(axes, LAYERS, strict=True):
         for axis, row_max in zip(row, (False, True), strict=True):
             edges, others = (scores.float().cpu() for scores in pair_scores(paths, selection, row_max))
-            top = 1.0 if row_max else float(torch.quantile(edges[:100_000], 0.995))
-            for values, colour, said in ((edges, EDGE, "edges"), (others, OTHER, "non-edges")):
+            top = 1.0 if row_max else float(edges.sort().values[int(0.995 * (len(edges) - 1))])
+            for values, shade, said in ((edges, EDGE, "edges"), (others, NON_EDGE, "non-edges")):
                 heights = 100 * torch.histc(values.clamp(0, top), bins=50, min=0, max=top) / len(values)
                 bins = [top * i / 50 for i in range(51)]
-                axis.stairs(heights.tolist(), bins, fill=True, color=colour, alpha=0.3)
-                axis.stairs(heights.tolist(), bins, color=colour, lw=1.3, label=said)
+                axis.stairs(heights.tolist(), bins, fill=True, color=shade, alpha=0.3)
+                axis.stairs(heights.tolist(), bins, color=shade, lw=1.3, label=said)
             axis.set_title(f"{LAYERS[selection]}, {'divided by the row’s largest' if row_max else 'raw'}")
             axis.set_xlim(0, top)
             axis.set_xlabel("edge score")
         row[0].set_ylabel("pairs (%)")
     axes[0, 0].legend()
+    save(figure, path)
+
+
+def validity(decoders: Sequence[Decoded], path: Path) -> None:
+    """Valid samples against forward passes, a line for each decoder; DAPD's with the last two layers."""
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(WIDE, 4.2))
+    for family, look in DECODERS.items():
+        rows = [d for d in decoders if d.family == family and "all layers" not in d.setting]
+        rows.sort(key=lambda d: d.forwards)
+        alone = family in ("step by step", "true graph")
+        at = [d.forwards for d in rows], [100 * d.valid for d in rows]
+        axis.plot(*at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 6, **look})
+        for d in rows if alone else []:
+            left = d.forwards > 8  # the decoders in nine passes stand at the figure's right edge
+            beside = (4, -14) if "random" in d.setting else (4, 9) if left else (10, -7)
+            near = {"xytext": beside, "ha": "right" if left else "left", "va": "center", "fontsize": 8}
+            axis.annotate(d.setting, (d.forwards, 100 * d.valid), textcoords="offset points", **near)
+    axis.set_xlabel("forward passes per sample (mean)")
+    axis.set_ylabel("samples with all four constraints (%)")
+    axis.set_xlim(0.8, 9.2)
+    axis.set_ylim(-2, 106)
+    axis.grid(alpha=0.25, linewidth=0.5)
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     save(figure, path)
 
 

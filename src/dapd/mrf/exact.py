@@ -1,0 +1,96 @@
+"""A toy model judged without sampling: its chance of a valid sequence and its loss, over every context that exists."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from math import comb
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dapd.mrf.data import LENGTH, MASK_ID, N_VALUES, all_sequences
+from dapd.mrf.network import StackedRADD
+from dapd.mrf.paths import predict_in_parts
+
+BASE = N_VALUES + 1
+MODELS_AT_ONCE = 2
+"""There are 58,438 contexts: more models at once would fill the memory of a small GPU."""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Every partly masked sequence that some valid sequence completes, those with the most masks first."""
+
+    tokens: Int[Tensor, "contexts nine"]
+    n_masked: Int[Tensor, " contexts"]
+    completions: Int[Tensor, " contexts"]
+    """How many of the 243 sequences agree with it."""
+    next: Int[Tensor, "contexts nine three"]
+    """The context after committing a value at a masked position; `len(tokens)` where no valid sequence agrees."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Of each model."""
+
+    valid: list[float]
+    """Chance that all four constraints hold when positions are decoded one by one in uniformly random order."""
+    loss: list[float]
+    """LLaDA's loss per token, with the smallest masking ratio at zero."""
+
+
+@functools.cache
+def contexts() -> Contexts:
+    masks = torch.tensor(list(itertools.product((False, True), repeat=LENGTH)))
+    partial = torch.where(masks[:, None], MASK_ID, all_sequences()).flatten(0, 1)
+    tokens, completions = partial.unique(dim=0, return_counts=True)  # type: ignore[no-untyped-call]
+    order = (tokens == MASK_ID).sum(-1).argsort(descending=True, stable=True)
+    tokens, completions = tokens[order], completions[order]
+    place = BASE ** torch.arange(LENGTH)
+    codes = tokens @ place
+    index = torch.full((BASE**LENGTH,), len(tokens))
+    index[codes] = torch.arange(len(tokens))
+    committed = codes[:, None, None] + (torch.arange(N_VALUES) - MASK_ID) * place[:, None]
+    masked = tokens == MASK_ID
+    return Contexts(tokens, masked.sum(-1), completions, torch.where(masked[..., None], index[committed], len(tokens)))
+
+
+@torch.no_grad()
+def judge(network: StackedRADD) -> Exact:
+    """Every model of the stack on every context."""
+    valid, loss = [], []
+    for first in range(0, network.n_models, MODELS_AT_ONCE):
+        part = network.pick(slice(first, first + MODELS_AT_ONCE))
+        tokens = contexts().tokens.to(part.embedding.device).expand(part.n_models, -1, -1)
+        logits = predict_in_parts(part, tokens, attention=False).logits.double().log_softmax(-1)
+        valid += chance_of_validity(logits).tolist()
+        loss += expected_loss(logits).tolist()
+    return Exact(valid, loss)
+
+
+def chance_of_validity(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
+    """The chance of reaching each context, passed on from those with more masks to those with fewer."""
+    known, device = contexts(), log_p.device
+    n_masked, following = known.n_masked.to(device), known.next.to(device)
+    reached = torch.zeros(len(log_p), len(known.tokens) + 1, dtype=log_p.dtype, device=device)
+    reached[:, 0] = 1
+    for k in range(LENGTH, 0, -1):
+        here = (n_masked == k).nonzero().squeeze(-1)
+        # What is not masked leads to the last place too, where everything that broke a constraint ends up.
+        passed = reached[:, here, None, None] / k * log_p[:, here].exp()
+        reached.index_add_(1, following[here].flatten(), passed.flatten(1))
+    return reached[:, :-1][:, n_masked == 0].sum(-1)
+
+
+def expected_loss(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
+    """The mean over sequences, over 1..9 masks and over the places of so many masks."""
+    known, device = contexts(), log_p.device
+    completions = torch.cat([known.completions, torch.zeros(1, dtype=torch.long)])
+    # Sequences that agree with the context and have this value here: the data's conditional, times `completions`.
+    joint = completions[known.next].double()
+    times = torch.tensor([0.0, *(1 / (LENGTH * comb(LENGTH, k) * k) for k in range(1, LENGTH + 1))]).double()
+    weight = joint * times[known.n_masked][:, None, None] / len(all_sequences())
+    return -(weight.to(device) * log_p).sum((1, 2, 3))
