@@ -169,7 +169,7 @@ def test_config_alone_decides_the_profile(tmp_path):
 
 def test_the_lab_model_is_found_or_said_to_be_missing(monkeypatch, tmp_path):
     monkeypatch.setattr("dapd.models.loading.LAB", tmp_path)
-    with pytest.raises(DapdError, match="dapd lab train"):
+    with pytest.raises(DapdError, match="missing from this installation"):
         resolve("lab")
     (tmp_path / "config.json").write_text("{}")
     assert resolve("lab") == tmp_path
