@@ -26,6 +26,7 @@ from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.tasks import Task, get
 from dapd.plots.tradeoff import tradeoff
+from dapd.strategies import AttentionNeed
 
 TASKS = "bundle-5,tied,story,shuffle,insert_random,latin,sudoku,sentence,copy"
 TAUS = ("tau_min=0.01,tau_max=0.15", "tau_min=0.05,tau_max=0.3", "tau_min=0.1,tau_max=0.5")
@@ -96,7 +97,8 @@ def main(
 def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:
     """Every layer alone, the last 30%, the middle, and all, with everything masked and with half of it."""
     n = lm.network.n_layers
-    sets = [(i,) for i in range(n)] + [tuple(range(n - n // 3, n)), tuple(range(n // 4, 3 * n // 4)), tuple(range(n))]
+    last = tuple(sorted(AttentionNeed(0.3).resolve(n)))
+    sets = [*((i,) for i in range(n)), last, tuple(range(n // 4, 3 * n // 4)), tuple(range(n))]
     return [auc for share in (1.0, 0.5) for auc in edge_auc(lm, task, list(dict.fromkeys(sets)), masked=share)]
 
 

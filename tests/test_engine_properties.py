@@ -359,7 +359,7 @@ def test_the_combinations_were_not_all_alike():
     if not TALLY:
         pytest.skip("the decodings ran in another process")
     kinds = [TopK, DreamSchedule, Threshold, Factor, EntropyBound, Klass, Dapd, ShuffledGraph, DistanceGraph, Dawn]
-    assert all(TALLY.get(kind.__name__, 0) >= 20 for kind in [*kinds, LocalLeap]), TALLY
+    assert all(TALLY.get(kind.__name__, 0) >= 5 for kind in [*kinds, LocalLeap]), TALLY
     choices = ("reuse none", "reuse prefix", "reuse dual", "reuse settled", "eos none", "eos ban", "eos defer")
-    assert all(TALLY.get(choice, 0) >= 100 for choice in choices), TALLY
-    assert all(TALLY[fact] >= 100 for fact in ("padded", "infilled", "blocks", "parallel")), TALLY
+    assert all(TALLY.get(choice, 0) >= 40 for choice in choices), TALLY
+    assert all(TALLY[fact] >= 40 for fact in ("padded", "infilled", "blocks", "parallel")), TALLY
