@@ -14,10 +14,6 @@ pytest.importorskip("triton")
 HERE = Path(__file__).parent
 INTERPRETED = sorted(f"interpreted/{path.name}" for path in HERE.glob("interpreted/test_*.py"))
 FILES = ["test_twins.py", "test_model_twins.py", *INTERPRETED]
-    "test_twins.py",
-    "test_model_twins.py",
-    *sorted(f"interpreted/{p.name}" for p in HERE.glob("interpreted/test_*")),
-]
 
 
 @pytest.mark.skipif(kernels.interpreted() or torch.cuda.is_available(), reason="the tests themselves run here")
