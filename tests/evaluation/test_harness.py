@@ -330,7 +330,19 @@ def test_mistakes_on_the_command_line(data: Path, tmp_path: Path) -> None:
         (["-t", "mbpp"], "--confirm-run-unsafe-code"),
     ):
         result = CliRunner().invoke(
-            app, ["eval", "-t", "gsm8k", "--data-dir", str(data), "--out", str(tmp_path / "o"), *more]
+            app,
+            [
+                "eval",
+                "-m",
+                "random:tiny-llada",
+                "-t",
+                "gsm8k",
+                "--data-dir",
+                str(data),
+                "--out",
+                str(tmp_path / "o"),
+                *more,
+            ],
         )
         assert isinstance(result.exception, DapdError)
         assert said in str(result.exception)
