@@ -135,9 +135,8 @@ def validity(decoders: Sequence[Decoded], path: Path) -> None:
         rows.sort(key=lambda d: d.forwards)
         alone = family in ("step by step", "true graph")
         at = [d.forwards for d in rows], [100 * d.valid for d in rows]
-        line = {"linestyle": "none" if alone else ":", "linewidth": 1.2, "markersize": 5.5, **look}
         for axis in (whole, top):
-            axis.plot(*at, label=family, **line)
+            axis.plot(*at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look})
         for d in rows if family == "true graph" else []:
             near = {"xytext": (8, -2), "ha": "left", "va": "top", "fontsize": 8}
             said = d.setting.replace(" ", "\n")
