@@ -20,8 +20,9 @@ import dapd
 from dapd.cli.app import app
 from dapd.cli.paper_figures import draw
 from dapd.errors import DapdError
+from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.evaluation.paper import TABLES, Line, Report, Scope, Study, build, cells, numbers
-from dapd.evaluation.paper.tau_min import BINS, LOWEST, EdgeCounter
+from dapd.evaluation.paper.tau_min import THRESHOLDS
 from dapd.evaluation.parallelbench import GROUPS, Batch, make
 from dapd.models import SHAPES
 from dapd.mrf import report as mrf
@@ -269,7 +270,7 @@ def test_every_table_on_the_lab_model(table: str, only: str, data: Path, tmp_pat
 
 
 def test_edges_are_counted_by_hand() -> None:
-    counter = EdgeCounter()
+    counter = EdgeCounter(THRESHOLDS)
     counter.count(torch.tensor([1.0, 0.0, 0.004, 0.2]), 0.5)
     assert counter.counts.sum(-1).tolist() == [0, 4, 0]
     assert counter.counts[1, 0] == 1

@@ -86,7 +86,22 @@ def test_every_kind_is_drawn(folder, tmp_path, kind, suffix):
 
 def test_edges_come_from_a_model(tmp_path):
     out = tmp_path / "edges.svg"
-    code, _, errors = command("plot", "edges", "--prompt", "hello", "-n", 12, "--tau", 0.01, "--tau", 0.1, "-o", out)
+    code, _, errors = command(
+        "plot",
+        "edges",
+        "-m",
+        "random:tiny-llada",
+        "--prompt",
+        "hello",
+        "-n",
+        12,
+        "--tau",
+        0.01,
+        "--tau",
+        0.1,
+        "-o",
+        out,
+    )
     assert (code, errors) == (0, "")
     assert "below" in out.read_text()
 

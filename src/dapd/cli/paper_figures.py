@@ -94,5 +94,5 @@ def histogram(report: Report, study: Study) -> list[Path]:
     chosen, pairs = found["tau_min"], found["pairs"]
     below = {chosen: round(found["share_below"][f"{chosen:g}"] * pairs)}
     path = study.file("tau_min", ".png")
-    edges(Scores(torch.tensor(found["counts"], dtype=torch.float64), below, pairs), path)
+    edges(Scores(torch.tensor(found["counts"], dtype=torch.float64), below), path)
     return [path]

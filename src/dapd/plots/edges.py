@@ -3,71 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.generation import DiffusionLM
-from dapd.graph import edge_scores, normalise
 from dapd.plots.figure import WIDE, check_suffix, pyplot, save
-from dapd.strategies import AttentionNeed, Observation, Selection, Strategy
-from dapd.strategies.base import top
 
-BINS, LOWEST = 60, -5
-"""Bins of the logarithmic histogram, and its smallest power of ten; smaller scores count in the first bin."""
-STAGES = ((0.0, 1 / 3, "first third"), (1 / 3, 2 / 3, "second third"), (2 / 3, 1.01, "last third"))
+STAGES = ("first third", "second third", "last third")
 SHADES = ("#7ad151", "#22a884", "#414487")
 
 
 @dataclass(frozen=True)
-class StepByStep(Strategy):
-    """The surest token a pass, while `keep` gets the unmasked fraction and the normalised mask-to-mask scores."""
-
-    keep: Callable[[float, Float[Tensor, " pairs"]], None]
-    layers: float | tuple[int, ...] = 0.3
-
-    @property
-    def attention(self) -> AttentionNeed:
-        return AttentionNeed(self.layers)
-
-    def select(self, seen: Observation, memory: object = None, /) -> Selection:
-        assert seen.attention is not None
-        scores = normalise(edge_scores(seen.attention.float(), seen.masked), "row_max")
-        itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        pairs = seen.masked[:, :, None] & seen.masked[:, None, :] & ~itself
-        # A row's largest score is 1 by the normalisation; one row at a time, as rows may be of different progress.
-        for row in range(len(scores)):
-            self.keep(float(seen.progress.unmasked[row]), scores[row][pairs[row]])
-        return Selection(top(seen.confidence, seen.masked, 1))
-
-
-@dataclass
 class Scores:
     """Counts of scores in even bins of their logarithm, for each third of the decoding."""
 
-    counts: Tensor
+    counts: Float[Tensor, "stages bins"]
     below: dict[float, int]
     """Scores under each tau that was asked for."""
-    n: int = 0
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
 
     @property
     def edges(self) -> list[float]:
         return [10 ** (LOWEST - LOWEST * i / BINS) for i in range(BINS + 1)]
-
-    def add(self, progress: float, scores: Float[Tensor, " pairs"]) -> None:
-        stage = next(i for i, (low, high, _) in enumerate(STAGES) if low <= progress < high)
-        logs = scores.double().clamp_min(10**LOWEST).log10().cpu()
-        self.counts[stage] += torch.histc(logs, bins=BINS, min=LOWEST, max=0)
-        self.n += len(scores)
-        for tau in self.below:
-            self.below[tau] += int((scores < tau).sum())
 
 
 def collect(
@@ -76,10 +44,10 @@ def collect(
     """Decode each prompt step by step and count the scores of all pairs of masks at every step."""
     if not prompts:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
-    found = Scores(torch.zeros(len(STAGES), BINS, dtype=torch.float64), dict.fromkeys(taus, 0))
+    counter = EdgeCounter(taus, layers)
     for prompt in prompts:
-        model.generate(prompt, strategy=StepByStep(found.add, layers), max_new_tokens=n_new)
-    return found
+        model.generate(prompt, strategy=counter, max_new_tokens=n_new)
+    return Scores(counter.counts.double(), dict(zip(taus, counter.below.tolist(), strict=True)))
 
 
 def edges(found: Scores, path: Path, name: str = "") -> None:
@@ -96,7 +64,7 @@ def edges(found: Scores, path: Path, name: str = "") -> None:
         weights=[row.tolist() for row in share],
         stacked=True,
         color=SHADES,
-        label=[f"{stage} of decoding" for _, _, stage in STAGES],
+        label=[f"{stage} of decoding" for stage in STAGES],
     )
     for (tau, below), dash in zip(sorted(found.below.items()), cycle(("-", "--", ":", "-.")), strict=False):
         said = f"τ = {tau:g}: {100 * below / found.n:.1f}% below"

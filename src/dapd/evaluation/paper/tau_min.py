@@ -1,17 +1,13 @@
-"""How edge scores are distributed, which is what the choice of tau_min rests on.
-
-Decoding goes step by step, one position a pass; before each commit the normalised scores between all pairs of masked
-positions are counted, both directions of a pair, because normalising by the row makes them differ.
-"""
+"""The distribution of edge scores on the multi-question prompts, which the choice of tau_min rests on."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from dapd.evaluation.decoding import Asked, decode_all
+from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH
 from dapd.evaluation.paper.multi import ask_all
@@ -19,49 +15,15 @@ from dapd.evaluation.paper.report import Report
 from dapd.evaluation.paper.study import Study, write_json
 from dapd.evaluation.runs import Record, Run
 from dapd.generation import Completion
-from dapd.graph import edge_scores, normalise
 from dapd.settings import Setting
-from dapd.strategies.base import AttentionNeed, Observation, Selection, top
 
-BINS, LOWEST = 60, -5
-"""Bins of the logarithm of the score, and its smallest power of ten; smaller scores count in the first bin."""
-STAGES = 3
-"""Thirds of the decoding, counted separately."""
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.5)
 FIGURE = "tau_min_histogram"
 
 
-class EdgeCounter:
-    """Commits the most confident position; counts edge scores on the way. One row at a time."""
-
-    attention = AttentionNeed(0.3)
-    precision = "float32"
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.counts = torch.zeros(STAGES, BINS, dtype=torch.int64)
-        self.below = torch.zeros(len(THRESHOLDS), dtype=torch.int64)
-
-    def select(self, seen: Observation, memory: object = None, /) -> Selection:
-        assert seen.attention is not None
-        scores = normalise(edge_scores(seen.attention, seen.masked), "row_max")
-        off = ~torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        pairs = seen.masked[:, :, None] & seen.masked[:, None, :] & off
-        self.count(scores[pairs], float(seen.progress.unmasked[0]))
-        return Selection(top(seen.confidence, seen.masked, 1))
-
-    def count(self, values: Tensor, unmasked: float) -> None:
-        logs = values.float().clamp_min(10.0**LOWEST).log10()
-        self.counts[min(STAGES - 1, int(STAGES * unmasked))] += torch.histc(logs, BINS, LOWEST, 0).long().cpu()
-        limits = torch.tensor(THRESHOLDS, device=values.device)
-        self.below += (values[:, None] < limits).sum(0).cpu()
-
-
 def tau_min(study: Study) -> Report:
     """The distribution of normalised mask-to-mask edge scores over whole decodings, on the multi-question prompts."""
-    asked, counter = ask_all(study), EdgeCounter()
+    asked, counter = ask_all(study), EdgeCounter(THRESHOLDS)
     plan = replace(study.plan(Setting(counter), LENGTH), batch=1)  # type: ignore[arg-type]
     folder = study.folder(f"tau_min_{plan.length}")
     run = Run.open(folder, {"bench": "edge scores", "bins": BINS, **plan.setup(study.model)}, "count of edge scores")
