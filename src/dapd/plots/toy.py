@@ -24,7 +24,7 @@ N_PATHS = 20
 LAYERS = {"last 2": "last two layers", "all": "all layers"}
 ORACLE = {"color": "#F0E442", "marker": "*", "markersize": 15, "markeredgecolor": "black", "markeredgewidth": 0.7}
 """Yellow, which the palette leaves free, needs an outline on white."""
-DECODERS = {
+DECODERS: dict[str, dict[str, Any]] = {
     "true graph": ORACLE,
     "top-k": {"color": OTHER, "marker": "<"},
     "threshold": style("fast-dllm"),
@@ -136,7 +136,9 @@ def validity(decoders: Sequence[Decoded], path: Path) -> None:
         alone = family in ("step by step", "true graph")
         at = [d.forwards for d in rows], [100 * d.valid for d in rows]
         for axis in (whole, top):
-            axis.plot(*at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look})
+            axis.plot(
+                *at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look}
+            )
         for d in rows if family == "true graph" else []:
             near = {"xytext": (8, -2), "ha": "left", "va": "top", "fontsize": 8}
             said = d.setting.replace(" ", "\n")
