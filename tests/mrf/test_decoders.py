@@ -18,7 +18,7 @@ def shipped():
 
 def test_the_shipped_model_is_trained_and_small(shipped):
     assert sum(path.stat().st_size for path in storage.SHIPPED.iterdir()) < 1_000_000
-    assert float(valid(sample_sequences(shipped, 1000, 1)).float().mean()) > 0.97
+    assert float(valid(sample_sequences(shipped, 1000, 1)).float().mean()) >= 0.99
 
 
 def test_the_true_graph_by_degree_loses_nothing_in_a_third_of_the_passes(shipped):

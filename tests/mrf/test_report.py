@@ -25,7 +25,7 @@ def test_the_quick_report_on_the_shipped_model(tmp_path):
     assert time.process_time() - began < 30
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results["evaluation"]["selections"]) == set(SELECTIONS)
-    assert results["evaluation"]["valid"] > 0.97
+    assert results["evaluation"]["valid"] >= 0.99
     assert results["evaluation"]["selections"]["all"]["overall"]["auc"]["mean"] > 0.75
     for title in ("Overall", "By decoding step", "Layer selection", "Single heads", "Decoders"):
         assert title in result.output

@@ -133,7 +133,7 @@ def report_command(
     seed: Annotated[int, typer.Option(help="Of the orders and the tokens.")] = 0,
     exact: Annotated[
         bool,
-        typer.Option("--exact", help="Judge validity over all contexts, not by samples; a minute per model on a CPU."),
+        typer.Option("--exact", help="Judge validity over all contexts, not by samples; 20 s per model on a CPU."),
     ] = False,
     device: Device = "auto",
 ) -> None:

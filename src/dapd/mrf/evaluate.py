@@ -22,7 +22,7 @@ class Budget:
     seed: int = 0
     """Of the orders and the tokens."""
     exact: bool = False
-    """Validity and loss over every context instead of samples: a second on a GPU, a minute per model on a CPU core."""
+    """Validity and loss over every context instead of samples: seconds on a GPU, 20 s per model on a CPU core."""
 
 
 @dataclass(frozen=True)

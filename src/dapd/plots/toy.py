@@ -24,15 +24,15 @@ N_PATHS = 20
 LAYERS = {"last 2": "last two layers", "all": "all layers"}
 ORACLE = {"color": "#F0E442", "marker": "*", "markersize": 15, "markeredgecolor": "black", "markeredgewidth": 0.7}
 """Yellow, which the palette leaves free, needs an outline on white."""
-DECODERS = {
+DECODERS: dict[str, dict[str, Any]] = {
     "true graph": ORACLE,
-    "step by step": style("original"),
     "top-k": {"color": OTHER, "marker": "<"},
     "threshold": style("fast-dllm"),
     "EB": style("eb-sampler"),
     "KLASS": style("klass"),
     "DAPD Staged": style("dapd-staged"),
     "DAPD Direct": style("dapd-direct"),
+    "step by step": style("original"),
 }
 """How the toy's decoders look, in the order in which they are drawn."""
 
@@ -126,26 +126,33 @@ def distributions(paths: Paths, path: Path) -> None:
 
 
 def validity(decoders: Sequence[Decoded], path: Path) -> None:
-    """Valid samples against forward passes, a line for each decoder; DAPD's with the last two layers."""
+    """Valid samples against forward passes, a line for each decoder; DAPD's with the last two layers. Right: the top of
+    the left panel, where the safe settings lie."""
     plt = pyplot()
-    figure, axis = plt.subplots(figsize=(WIDE, 4.2))
+    figure, (whole, top) = plt.subplots(1, 2, figsize=(WIDE, 3.7))
     for family, look in DECODERS.items():
         rows = [d for d in decoders if d.family == family and "all layers" not in d.setting]
         rows.sort(key=lambda d: d.forwards)
         alone = family in ("step by step", "true graph")
         at = [d.forwards for d in rows], [100 * d.valid for d in rows]
-        axis.plot(*at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 6, **look})
-        for d in rows if alone else []:
-            left = d.forwards > 8  # the decoders in nine passes stand at the figure's right edge
-            beside = (4, -14) if "random" in d.setting else (4, 9) if left else (10, -7)
-            near = {"xytext": beside, "ha": "right" if left else "left", "va": "center", "fontsize": 8}
-            axis.annotate(d.setting, (d.forwards, 100 * d.valid), textcoords="offset points", **near)
-    axis.set_xlabel("forward passes per sample (mean)")
-    axis.set_ylabel("samples with all four constraints (%)")
-    axis.set_xlim(0.8, 9.2)
-    axis.set_ylim(-2, 106)
-    axis.grid(alpha=0.25, linewidth=0.5)
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        for axis in (whole, top):
+            axis.plot(
+                *at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look}
+            )
+        for d in rows if family == "true graph" else []:
+            near = {"xytext": (8, -2), "ha": "left", "va": "top", "fontsize": 8}
+            said = d.setting.replace(" ", "\n")
+            whole.annotate(said, (d.forwards, 100 * d.valid), textcoords="offset points", **near)
+    for axis in (whole, top):
+        axis.set_xlabel("forward passes per sample (mean)")
+        axis.grid(alpha=0.25, linewidth=0.5)
+    whole.set_ylabel("samples with all four constraints (%)")
+    whole.set_xlim(0.7, 9.4)
+    whole.set_ylim(-2, 106)
+    top.set_title("the same from 95% on")
+    top.set_xlim(2.7, 9.3)
+    top.set_ylim(95, 100.4)
+    figure.legend(*whole.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     save(figure, path)
 
 
