@@ -1,7 +1,7 @@
 """Compiles every kernel for a GPU that need not be there, run as a program: see test_compiles.py.
 
-The interpreter runs kernels as Python, so it accepts what the compiler does not. Here a made-up driver names the GPU, and
-launches become compilations.
+The interpreter runs kernels as Python, so it accepts what the compiler does not. Here a made-up driver names the GPU,
+and launches become compilations.
 """
 
 from __future__ import annotations
