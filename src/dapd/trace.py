@@ -187,7 +187,8 @@ class Recorder:
         names += [name for name in ("tail", "edges") if getattr(step, name) is not None]
         *parts, tokens = on_host([*(getattr(step, name) for name in names), step.canvas.tokens])
         canvas = dataclasses.replace(self.canvas, tokens=tokens)
-        return dataclasses.replace(step, canvas=canvas, **dict(zip(names, parts, strict=True)))
+        found: dict[str, Any] = dict(zip(names, parts, strict=True))
+        return dataclasses.replace(step, canvas=canvas, **found)
 
     def _edges(self, step: Step) -> dict[int, list[tuple[Any, ...]]]:
         """The edges between positions that were masked before the step."""
