@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, replay, tree
+from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, replay, tree
 from dapd.strategies import Dawn, DreamSchedule, Klass, Threshold, TopK
 from reference.models import PROMPTS, build
 from reference.ours import blank, run
@@ -182,6 +183,48 @@ def test_a_pass_after_one_of_its_own_kind_copies_nothing_in(recorder, monkeypatc
     assert (recorder.replayed, len(copied)) == (7, 1)
     list(decode(model, blank(model, PROMPTS, 8), TopK(), Options(block_length=4, reuse="prefix", refresh=3)))
     assert recorder.replayed > len(copied) - 1 > 1, "another kind has to be told where the other one is"
+
+
+class Noting(TorchDispatchMode):
+    """Notes the operations between a transfer and the next launch, during which a device would have nothing to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting, self.noted = False, []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if self.waiting:
+            self.noted.append(str(operation))
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["original", "dapd-staged", "klass", "eb-sampler"])
+def test_nothing_is_asked_of_the_device_between_transfer_and_launch(recorder, monkeypatch, name):
+    noting, check, record = Noting(), engine._Run.check, recorder.record
+
+    def checked(self, *args):
+        check(self, *args)
+        noting.waiting = True
+
+    def recorded(work):
+        again = record(work)
+
+        def launch():
+            noting.waiting = False
+            return again()
+
+        return launch
+
+    monkeypatch.setattr(engine._Run, "check", checked)
+    monkeypatch.setattr(recorder, "record", recorded)
+    model = build("llada", 1, dtype=torch.float32)
+    strategy = replace(PRESETS[name], steps=None) if hasattr(PRESETS[name], "steps") else PRESETS[name]
+    steps = decode(model, blank(model, PROMPTS, 48), strategy, Options(graphs=True))
+    for _ in range(5):  # as they are, recorded, replayed; where there is a memory, the first one is another kind
+        next(steps)
+    with noting:
+        next(steps)
+    assert noting.noted == []
 
 
 @dataclass(frozen=True)
