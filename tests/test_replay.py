@@ -249,6 +249,27 @@ def test_a_memory_that_is_a_view_of_the_canvas(recorder):
     assert recorder.replayed > 8
 
 
+@dataclass(frozen=True)
+class Swaps(Strategy):
+    """Hands two tensors of its memory back in each other's place."""
+
+    recordable: ClassVar[bool] = True
+
+    def select(self, seen, memory=None, /):
+        one, two = (torch.ones(1), torch.full((1,), 2.0)) if memory is None else memory
+        return Selection(seen.masked & (seen.masked.cumsum(-1) <= one), memory=(two, one))
+
+
+def test_memory_in_another_place(recorder):
+    model = build("llada", 1, dtype=torch.float32)
+    batch = blank(model, [*PROMPTS, [1]], 9)
+    eager = steps_of(model, batch, Swaps(), Options(graphs=False))
+    assert [sum(step[3][0]) for step in eager] == [1, 2, 1, 2, 1, 2]
+    for _ in range(2):
+        assert steps_of(model, batch, Swaps(), Options(graphs=True)) == eager
+    assert recorder.replayed > 4
+
+
 class Plain(Strategy):
     def select(self, seen, memory=None, /):
         return Selection(seen.masked)

@@ -97,7 +97,9 @@ class Recording:
         # From here on with copies: a result may be a view of a buffer.
         values = self._values(packed, self.inputs)
         self.made: Outcome = filled(outcome, values)
-        self.moves_on = signature(self.made.state) == signature(self.buffers)
+        # A state of another form, or with buffers in each other's place, is copied in from outside.
+        in_place = all(number in (None, place) for place, number in enumerate(self.through[: len(self.inputs)]))
+        self.moves_on = in_place and signature(self.made.state) == signature(self.buffers)
         if self.moves_on:
             for buffer, value in zip(self.inputs, tensors(self.made.state), strict=True):
                 if buffer is not value:
@@ -118,6 +120,8 @@ class Recording:
             self._copy_in(sources, known)
         if self.noise is not None and noise is not None:
             self.noise.copy_(noise)
+        # Until the pass is through, nobody may rely on what the buffers hold.
+        self.holds, self.inside = None, []
         values = self._values(self.replay().clone(), sources)
         outcome: Outcome = filled(self.made, values)
         left = (outcome.state, values[: len(sources)]) if self.moves_on else (state, sources)
