@@ -1,7 +1,9 @@
 """Whole steps as CUDA graphs: the trajectories of eager decoding, no transfer but one, no memory that grows."""
 
 import gc
+import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from dapd import PRESETS, Canvas, Options, Sampling, Selection, Strategy, decode, engine, random, replay
 from dapd.step import Pass
 from dapd.strategies import Dapd, Dawn, DreamSchedule, Klass, Threshold, TopK
+from dapd.trace import Recorder
 from reference.models import IDS, PROMPTS, shape
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -76,16 +79,14 @@ def test_the_device_part_of_a_step_reads_nothing_back(family, dtype, reuse, prom
         run.block_step = 0
         work = Pass(model, strategy, run.needs, options, run.borrow(()), run.padded)
         run.step(work, 0)
-        state = run.state
-        if run.needs.draws:
-            state = replace(state, noise=run.draws.uniform(run.plan(0).window, [True] * len(prompts)))
-        plan = run.plan(0)
+        state, plan = run.state, run.plan(0)
+        draw = partial(run.drawn, plan)
         with torch.no_grad():
-            work(state, plan)
+            work(state, plan, draw)
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
             try:
-                work(state, plan)
+                work(state, plan, draw)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
@@ -104,6 +105,28 @@ def test_a_replay_reads_nothing_back():
         with torch.no_grad():
             run.replays.run(work, run.state, run.plan(0))
     finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_one_transfer_for_a_step_and_one_for_its_record(graphs):
+    model, canvas = network("llada", torch.bfloat16), blank(PROMPTS)
+    steps = decode(model, canvas, TopK(), Options(graphs=graphs, early_stop=True))
+    traced = Recorder(canvas, model.profile.eos_id)
+    for _ in range(3):
+        traced.add(next(steps))
+    torch.cuda.set_sync_debug_mode("warn")
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            step = next(steps)
+            counts = [len(found)]
+            traced.add(step)
+            counts.append(len(found))
+        assert counts == [1, 2], [str(warning.message) for warning in found]
+    finally:
+        torch.set_warn_always(False)
         torch.cuda.set_sync_debug_mode("default")
 
 

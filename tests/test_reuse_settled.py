@@ -80,6 +80,34 @@ def test_the_columns_are_masks_their_predictors_and_recent_tokens(family, back):
     assert counts[-1] <= 2 + back < 13, "the cost falls with the masks"
 
 
+def over_the_window(self, h, span, window, length, valid):
+    """Logits of every column of the window, whatever was computed."""
+    rows = rows_of(h[:, None], span, slice(0, length), length)[:, 0]
+    return self.head(self._predictors(rows, 0, window, valid))
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["padded", "one row"])
+@pytest.mark.parametrize("settle", [1, 3, 1000])
+def test_the_head_sees_no_more_than_it_must_and_says_the_same(family, prompts, settle, monkeypatch):
+    model, options = build(family, 1, sharpness=5.0), replace(SETTLED, settle=settle)
+    rows, head = [], model.head.forward
+    monkeypatch.setattr(model.head, "forward", lambda h: (rows.append(h.shape[1]), head(h))[1])
+    for strategy in (TopK(), Threshold(0.5), Dapd(0.05, 0.6)):
+        rows.clear()
+        batch = blank(model, prompts, 8)
+        found = [(step.token, step.confidence) for step in decode(model, batch, strategy, options)]
+        assert max(rows) == 8
+        assert (min(rows) < 8) == (settle < 1000) or strategy != TopK()
+        with monkeypatch.context() as patch:
+            patch.setattr(Transformer, "_logits_of", over_the_window)
+            steps = list(decode(model, batch, strategy, options))
+        assert len(found) == len(steps)
+        for (token, confidence), step in zip(found, steps, strict=True):
+            assert torch.equal(token, step.token)
+            torch.testing.assert_close(confidence, step.confidence)
+
+
 def test_refresh_computes_everything():
     model = Watched(build("llada", 1))
     list(decode(model, blank(model.inner, [PROMPTS[0]], 8), TopK(), replace(SETTLED, refresh=3)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +17,7 @@ from dapd.models.base import MaskedLM
 from dapd.models.cache import KVCache
 from dapd.options import Options, Reuse
 from dapd.replay import replays_for
-from dapd.step import Needs, Outcome, Pass, Plan, State
+from dapd.step import Needs, Outcome, Pass, Plan, Start, State
 from dapd.strategies.base import Selects
 
 COLUMN_BUCKET = 32
@@ -64,8 +65,10 @@ class _Run:
         self._check_arguments(canvas)
         self.replays = replays_for(model, strategy, options)
         self.padded = not bool(canvas.valid.all())
-        self.state = self._beginning(canvas)
-        self.left: list[list[int]] = self.state.per_block.long().tolist()
+        self.plans: dict[Hashable, Plan] = {}
+        age = torch.zeros_like(canvas.tokens) if options.reuse is Reuse.SETTLED else None
+        self.state = State(canvas, None, torch.zeros_like(canvas.padding), age, Start.of(canvas, self.blocks))
+        self.left: list[list[int]] = self.state.start.per_block.tolist()
 
     def steps(self) -> Iterator[Step]:
         shape = (tuple(self.state.canvas.tokens.shape), self.padded)
@@ -85,19 +88,11 @@ class _Run:
     def step(self, work: Pass, number: int) -> Step:
         """One pass of the paper's loop (`Pass`: forward, observe, select, commit), as it is or from a recording."""
         plan = self.plan(number)
-        wanted = [bool(row[number]) for row in self.left]
-
-        def noise() -> Tensor | None:
-            return self.draws.uniform(plan.window, wanted) if self.needs.draws else None
-
-        if self.options.sampling.temperature > 0:
-            draw = self.draws.uniform
-            outcome = work(self.state, plan, lambda vocab: Drawn(draw(plan.window, wanted, vocab), noise()))
-        elif self.replays is not None:
-            outcome = self.replays.run(work, replace(self.state, noise=noise()), plan)
+        if self.replays is None:
+            outcome = work(self.state, plan, partial(self.drawn, plan))
         else:
-            outcome = work(replace(self.state, noise=noise()), plan)
-        self.check(outcome, number)
+            outcome = self.replays.run(work, self.state, plan, self.drawn(plan).noise)
+        # Made before the host waits for the device: what follows the wait keeps the device waiting.
         step = Step(
             self.index,
             plan.window,
@@ -109,18 +104,34 @@ class _Run:
             outcome.edges,
             outcome.state.canvas,
         )
+        self.check(outcome, number)
         self.state, self.index, self.block_step = outcome.state, self.index + 1, self.block_step + 1
         return step
 
+    def drawn(self, plan: Plan, vocab: int = 0) -> Drawn:
+        """The random numbers of a pass: for the tokens, where there is a temperature, then for the strategy."""
+        if self.options.sampling.temperature == 0 and not self.needs.draws:
+            return Drawn(None, None)
+        draw, wanted = self.draws.uniform, [bool(row[plan.number]) for row in self.left]
+        uniform = draw(plan.window, wanted, vocab) if self.options.sampling.temperature > 0 else None
+        return Drawn(uniform, draw(plan.window, wanted) if self.needs.draws else None)
+
     def plan(self, number: int) -> Plan:
-        """The columns to compute and to predict."""
-        block, refresh = self.blocks[number], self.options.refresh
+        """The columns to compute and to predict; passes of one kind have one plan."""
+        refresh, settled = self.options.refresh, self.options.reuse is Reuse.SETTLED
         fresh = self.block_step == 0 or (refresh is not None and self.block_step % refresh == 0)
+        most = -(-max(1, *self.due) // COLUMN_BUCKET) * COLUMN_BUCKET if settled and not fresh else 0
+        kind = (number, self.block_step == 0, fresh, most)
+        if kind not in self.plans:
+            self.plans[kind] = self._plan(*kind)
+        return self.plans[kind]
+
+    def _plan(self, number: int, first: bool, fresh: bool, most: int) -> Plan:
+        block = self.blocks[number]
         span = self.options.reuse.span(block, self.length, fresh=fresh)
-        most = -(-max(1, *self.due) // COLUMN_BUCKET) * COLUMN_BUCKET if span is None else 0
         # Later passes of the block compute the block alone and have no row that predicts its first position.
         by_slice = self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
-        only_first = by_slice and self.model.lookback > 0 and self.block_step == 0
+        only_first = first and by_slice and self.model.lookback > 0
         return Plan(number, block, self.window(block), span, min(most, self.length), only_first)
 
     def window(self, block: slice) -> slice:
@@ -135,7 +146,8 @@ class _Run:
 
     def check(self, outcome: Outcome, number: int) -> None:
         """The one transfer of a step: the contract, the numbers, and how many masks each row has left in each block."""
-        for row, (committed, illegal, not_finite, due, *left) in enumerate(outcome.report.tolist()):
+        n_blocks = len(self.blocks)
+        for row, (committed, illegal, not_finite, *rest) in enumerate(outcome.report.tolist()):
             if not_finite:
                 raise DapdError(
                     f"the model's logits are not finite (nan) at step {self.index}, row {row}: decoding stops"
@@ -154,26 +166,13 @@ class _Run:
                     )
             else:
                 self.idle[row] = 0
-            self.left[row], self.due[row] = left, due
+            self.left[row], self.due[row] = rest[:n_blocks], sum(rest[n_blocks:])
 
     def borrow(self, shape: Hashable) -> KVCache | None:
         """The keys and values to reuse, if any are."""
         if self.options.reuse is Reuse.NONE:
             return None
         return KVCache() if self.replays is None else self.replays.borrow(shape)
-
-    def _beginning(self, canvas: Canvas) -> State:
-        membership = torch.zeros(canvas.length, max(1, len(self.blocks)), device=canvas.tokens.device)
-        for number, block in enumerate(self.blocks):
-            membership[block, number] = 1
-        return State(
-            canvas=canvas,
-            memory=None,
-            row_steps=torch.zeros_like(canvas.padding),
-            age=torch.zeros_like(canvas.tokens) if self.options.reuse is Reuse.SETTLED else None,
-            per_block=canvas.masked.float() @ membership,
-            membership=membership,
-        )
 
     def _check_arguments(self, canvas: Canvas) -> None:
         model, n_blocks = self.model, len(self.blocks)

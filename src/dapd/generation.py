@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
@@ -16,8 +16,9 @@ from torch import Tensor
 from dapd.canvas import Canvas
 from dapd.engine import Options, Step, decode
 from dapd.errors import DapdError, unknown
-from dapd.models import MaskedLM, is_masked_lm, load_network, resolve
+from dapd.models import MaskedLM, Transformer, is_masked_lm, load_network, resolve
 from dapd.models import random as random_network
+from dapd.models.fp8 import check_fp8, to_fp8
 from dapd.models.masked_lm import load_masked_lm
 from dapd.models.tokenizer import ByteTokenizer, HubTokenizer, Messages, Tokenizer, load_tokenizer
 from dapd.sampling import Sampling
@@ -82,24 +83,41 @@ def load(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     mask_id: int | None = None,
+    fp8: bool = False,
 ) -> DiffusionLM:
     """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
 
+    `fp8` quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
     device = default_device() if device is None else device
     name = str(source)
+    if fp8:
+        check_fp8(torch.device(device), dtype)
+        dtype = torch.bfloat16
     if name.startswith("random:"):
         chosen = dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
         network = random_network(name.removeprefix("random:"), device=device, dtype=chosen, sharpness=8.0)
-        return DiffusionLM(network, ByteTokenizer(network.profile), name=name)
+        return DiffusionLM(_quantised(network, fp8), ByteTokenizer(network.profile), name=_shown(name, fp8))
     folder = resolve("lab" if name == ANY_TEXT else source, revision)
     if is_masked_lm(folder):
+        if fp8:
+            raise DapdError(f"fp8 is for LLaDA and Dream models; {name} is a masked language model of transformers")
         masked_lm, inner = load_masked_lm(folder, device=device, dtype=dtype, mask_id=mask_id)
         return DiffusionLM(masked_lm, HubTokenizer(inner, masked_lm.profile), name=name)
-    network = load_network(folder, device=device, dtype=dtype, mask_id=mask_id)
-    return DiffusionLM(network, lambda: load_tokenizer(folder, network.profile, lenient=name == ANY_TEXT), name=name)
+    network = _quantised(load_network(folder, device=device, dtype=dtype, mask_id=mask_id), fp8)
+    tokens = partial(load_tokenizer, folder, network.profile, lenient=name == ANY_TEXT)
+    return DiffusionLM(network, tokens, name=_shown(name, fp8))
+
+
+def _quantised(network: Transformer, fp8: bool) -> Transformer:
+    return to_fp8(network) if fp8 else network
+
+
+def _shown(name: str, fp8: bool) -> str:
+    """What traces and tables call the model: an approximation is named as one."""
+    return f"{name} (fp8)" if fp8 else name
 
 
 def default_device() -> str:

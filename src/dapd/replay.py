@@ -1,7 +1,8 @@
 """Passes recorded once and replayed: on a GPU the host then launches one graph instead of a thousand kernels.
 
-A recording reads from buffers of its own, into which the state is copied; what it gives back is copied out. It holds
-for one shape, plan, strategy and set of options. `Recorder` says how work is recorded, `Replays` keeps what was.
+A recording reads from buffers of its own and leaves in them the state for the next pass, so a pass that follows one of
+its own kind has nothing to copy in; what it gives back is copied out in one piece. It holds for one shape, plan,
+strategy and set of options. `Recorder` says how work is recorded, `Replays` keeps what was.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dapd.draws import Drawn
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
 from dapd.models.cache import KVCache
 from dapd.options import Options, Reuse
 from dapd.step import Outcome, Pass, Plan, State
 from dapd.strategies.base import Selects
-from dapd.tree import mapped, signature, tensors
+from dapd.tree import Packing, filled, mapped, signature, tensors
 
 MAX_KEPT = 32
 """Recordings kept per model; the one that was not used for longest goes first."""
@@ -31,8 +34,8 @@ MAX_FREE_CACHES = 2
 
 
 class Recorder(Protocol):
-    def record(self, work: Callable[[], Outcome]) -> Callable[[], Outcome]:
-        """What repeats `work` on the tensors that it reads now, and answers with tensors that it writes again."""
+    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """What repeats `work` on the tensors that it reads now, and answers with a tensor that it writes again."""
         ...
 
 
@@ -45,7 +48,7 @@ class CudaGraphs:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self.pool = torch.cuda.graph_pool_handle()
 
-    def record(self, work: Callable[[], Outcome]) -> Callable[[], Outcome]:
+    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         with torch.cuda.device(self.device), torch.no_grad():
             # Once outside of the graph: workspaces and compiled kernels must not be made while it is recorded.
             self.stream.wait_stream(torch.cuda.current_stream())
@@ -56,37 +59,94 @@ class CudaGraphs:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 made = work()
 
-        def replay() -> Outcome:
+        def replay() -> Tensor:
             graph.replay()
             return made
 
         return replay
 
 
+Work = Callable[[State, Tensor | None], Outcome]
+"""A pass as a function of the state and the noise."""
+
+
 class Recording:
     """One recorded pass with its buffers."""
 
-    def __init__(self, recorder: Recorder, state: State, work: Callable[[State], Outcome], cache: KVCache | None):
-        buffers: State = mapped(torch.clone, state)
-        self.buffers = tensors(buffers)
-        self.copied = [weakref.ref(source) for source in tensors(state)]
+    def __init__(
+        self, recorder: Recorder, state: State, noise: Tensor | None, work: Work, cache: KVCache | None
+    ) -> None:
+        self.buffers: State = mapped(torch.clone, state)
+        self.inputs = tensors(self.buffers)
+        self.noise = None if noise is None else noise.clone()
         self.cache = cache
-        self.replay = recorder.record(lambda: work(buffers))
+        # To record is to run: what the buffers hold afterwards is nobody's state.
+        self.holds: weakref.ref[State] | None = None
+        self.inside: list[weakref.ref[Tensor]] = []
+        self.replay = recorder.record(lambda: self._run(work))
 
-    def __call__(self, state: State) -> Outcome:
-        sources = tensors(state)
-        for number, (buffer, source) in enumerate(zip(self.buffers, sources, strict=True)):
-            if self.copied[number]() is not source:
-                buffer.copy_(source)
-                self.copied[number] = weakref.ref(source)
-        # What a pass hands through unchanged is the caller's own again, and need not be copied in the next time.
-        own = {id(buffer): source for buffer, source in zip(self.buffers, sources, strict=True)}
+    def _run(self, work: Work) -> Tensor:
+        """What is recorded: the pass, its results in one piece, and the buffers moved on to the state it leaves."""
+        outcome = work(self.buffers, self.noise)
+        number_of = {id(buffer): number for number, buffer in enumerate(self.inputs)}
+        # What a pass hands through unchanged is not copied: the number of its buffer; None for a result.
+        self.through = [number_of.get(id(tensor)) for tensor in tensors(outcome)]
+        results = [tensor for tensor in tensors(outcome) if id(tensor) not in number_of]
+        self.packing = Packing(results)
+        packed = self.packing.pack(results)
+        # From here on with copies: a result may be a view of a buffer.
+        values = self._values(packed, self.inputs)
+        self.made: Outcome = filled(outcome, values)
+        # A state of another form, or with buffers in each other's place, is copied in from outside.
+        in_place = all(number in (None, place) for place, number in enumerate(self.through[: len(self.inputs)]))
+        self.moves_on = in_place and signature(self.made.state) == signature(self.buffers)
+        if self.moves_on:
+            for buffer, value in zip(self.inputs, tensors(self.made.state), strict=True):
+                if buffer is not value:
+                    buffer.copy_(value)
+        return packed
 
-        def out(tensor: Tensor) -> Tensor:
-            return own[id(tensor)] if id(tensor) in own else tensor.clone()
+    def _values(self, packed: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of an outcome; those handed through are the caller's own again."""
+        results = iter(self.packing.unpack(packed))
+        return [next(results) if number is None else sources[number] for number in self.through]
 
-        outcome: Outcome = mapped(out, self.replay())
+    def __call__(self, state: State, noise: Tensor | None) -> Outcome:
+        """The pass on a state. If the last one left that state here, the launch is all that the device waits for."""
+        known = [ref() for ref in self.inside]
+        sources = [tensor for tensor in known if tensor is not None]
+        if self.holds is None or self.holds() is not state:
+            sources = tensors(state)
+            self._copy_in(sources, known)
+        if self.noise is not None and noise is not None:
+            self.noise.copy_(noise)
+        # Until the pass is through, nobody may rely on what the buffers hold.
+        self.holds, self.inside = None, []
+        values = self._values(self.replay().clone(), sources)
+        outcome: Outcome = filled(self.made, values)
+        left = (outcome.state, values[: len(sources)]) if self.moves_on else (state, sources)
+        self.holds, self.inside = weakref.ref(left[0]), [weakref.ref(tensor) for tensor in left[1]]
         return outcome
+
+    def _copy_in(self, sources: list[Tensor], known: Sequence[Tensor | None]) -> None:
+        """Put a state's tensors into the buffers, except for those that are in them already."""
+        for buffer, source, inside in zip(self.inputs, sources, known or [None] * len(sources), strict=True):
+            if source is not inside:
+                buffer.copy_(source)
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The recording that ran last, and for what: the next pass is most often of the same kind."""
+
+    step: weakref.ref[Pass]
+    plan: Plan
+    recording: Recording
+
+    def serves(self, step: Pass, state: State, plan: Plan) -> bool:
+        """Whether the pass is the next one of the same decoding and kind; then nothing has to be looked up."""
+        holds = self.recording.holds
+        return self.step() is step and self.plan is plan and holds is not None and holds() is state
 
 
 class Replays:
@@ -95,29 +155,41 @@ class Replays:
     def __init__(self, recorder: Recorder, limit: int = MAX_KEPT) -> None:
         self.recorder, self.limit = recorder, limit
         self.kept: OrderedDict[Hashable, Recording | None] = OrderedDict()
+        self.latest: Latest | None = None
         self.refused: set[Hashable] = set()
         self.free: list[tuple[Hashable, KVCache]] = []
         self.lock = threading.RLock()
 
-    def run(self, step: Pass, state: State, plan: Plan) -> Outcome:
+    def run(self, step: Pass, state: State, plan: Plan, noise: Tensor | None = None) -> Outcome:
         """The pass: as it is the first time, recorded the second time, replayed from then on."""
-        key = (step.identity, repr(plan), signature(state))
         with self.lock:
-            if key in self.refused or key not in self.kept:
-                if key not in self.refused:
-                    self._keep(key, None)
-                return step(state, plan)
-            recording = self.kept[key]
+            if self.latest is not None and self.latest.serves(step, state, plan):
+                return self.latest.recording(state, noise)
+            recording = self._find(step, state, plan, noise)
             if recording is None:
-                recording = self._record(key, step, state, plan)
-            if recording is None:
-                return step(state, plan)
-            self._keep(key, recording)
-            return recording(state)
+                return step(state, plan, lambda _: Drawn(None, noise))
+            self.latest = Latest(weakref.ref(step), plan, recording)
+            return recording(state, noise)
 
-    def _record(self, key: Hashable, step: Pass, state: State, plan: Plan) -> Recording | None:
+    def _find(self, step: Pass, state: State, plan: Plan, noise: Tensor | None) -> Recording | None:
+        """The recording of such passes; None: there is none, or not yet."""
+        key = (step.identity, repr(plan), signature(state))
+        if key in self.refused:
+            return None
+        if key not in self.kept:
+            self._keep(key, None)
+            return None
+        recording = self.kept[key] or self._record(key, step, state, plan, noise)
+        if recording is not None:
+            self._keep(key, recording)
+        return recording
+
+    def _record(self, key: Hashable, step: Pass, state: State, plan: Plan, noise: Tensor | None) -> Recording | None:
+        def work(buffers: State, drawn: Tensor | None) -> Outcome:
+            return step(buffers, plan, lambda _: Drawn(None, drawn))
+
         try:
-            return Recording(self.recorder, state, lambda buffers: step(buffers, plan), step.cache)
+            return Recording(self.recorder, state, noise, work, step.cache)
         except RuntimeError as error:
             name, why = type(step.strategy).__name__, str(error).splitlines()[0]
             del self.kept[key]
@@ -146,7 +218,7 @@ class Replays:
         with self.lock:
             self.free.append((shape, cache))
             while len(self.free) > MAX_FREE_CACHES:
-                gone = self.free.pop(0)[1]
+                gone, self.latest = self.free.pop(0)[1], None
                 for key in [key for key, kept in self.kept.items() if kept is not None and kept.cache is gone]:
                     del self.kept[key]
 

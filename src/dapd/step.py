@@ -7,7 +7,7 @@ through `State`: that is what lets a recorded pass be replayed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,8 +81,35 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a decoding starts with and never changes."""
+
+    masks: Int[Tensor, " batch"]
+    per_block: Int[Tensor, "batch blocks"]
+    """Masks of each block."""
+    n_blocks: Int[Tensor, " batch"]
+    """Blocks that hold masks."""
+    membership: Float[Tensor, "length blocks"]
+    """1 where a column belongs to a block."""
+
+    @classmethod
+    def of(cls, canvas: Canvas, blocks: Sequence[slice]) -> Start:
+        membership = torch.zeros(canvas.length, max(1, len(blocks)), device=canvas.tokens.device)
+        for number, block in enumerate(blocks):
+            membership[block, number] = 1
+        per_block = masks_per_block(canvas.masked, membership)
+        return cls(canvas.slots.sum(-1), per_block, (per_block > 0).sum(-1), membership)
+
+
+def masks_per_block(
+    masked: Bool[Tensor, "batch length"], membership: Float[Tensor, "length blocks"]
+) -> Int[Tensor, "batch blocks"]:
+    return (masked.float() @ membership).long()
+
+
+@dataclass(frozen=True)
 class State:
-    """What a pass reads."""
+    """What a pass reads, and leaves for the next one."""
 
     canvas: Canvas
     memory: object
@@ -91,14 +118,7 @@ class State:
     """Passes each row has used in the active block."""
     age: Int[Tensor, "batch length"] | None
     """Passes since a column was decided, where settled ones are reused."""
-    per_block: Float[Tensor, "batch blocks"]
-    """Masks at the start."""
-    membership: Float[Tensor, "length blocks"]
-    """1 where a column belongs to a block."""
-    noise: Float[Tensor, "batch n"] | None = None
-
-    def masks_per_block(self, canvas: Canvas) -> Float[Tensor, "batch blocks"]:
-        return canvas.masked.float() @ self.membership
+    start: Start
 
 
 @dataclass(frozen=True)
@@ -113,7 +133,8 @@ class Outcome:
     tail: Bool[Tensor, "batch length"] | None
     edges: Bool[Tensor, "batch n n"] | None
     report: Int[Tensor, "batch facts"]
-    """For the host: commits, illegal ones, confidences that are no numbers, columns due, masks left in each block."""
+    """For the host: commits, illegal ones, confidences that are no numbers, masks left in each block, and, where
+    settled columns are reused, how many are due."""
 
 
 @dataclass(frozen=True)
@@ -131,15 +152,16 @@ class Pass:
     def identity(self) -> Hashable:
         """What two decodings must have in common, besides shapes and plan, for one recording to serve both."""
         weights = getattr(self.model, "parameters", None)
-        # Weights that were moved or replaced lie elsewhere; the first one tells, for they are moved together.
-        where = next(iter(weights())).data_ptr() if weights is not None else 0
+        # Weights that were moved or replaced lie elsewhere.
+        where = tuple(weight.data_ptr() for weight in weights()) if weights is not None else ()
         return self.strategy, dataclasses.replace(self.options, seed=0), self.padded, id(self.cache), where
 
     def __call__(self, state: State, plan: Plan, draw: Callable[[int], Drawn] | None = None) -> Outcome:
         """Forward, observe, select, commit; `draw` makes what a temperature needs, given the size of the vocabulary."""
+        masked = state.canvas.masked
         prediction = self.forward(state, plan)
-        drawn = Drawn(None, state.noise) if draw is None else draw(prediction.logits.shape[-1])
-        seen = self.observe(prediction, state, plan, drawn)
+        drawn = Drawn(None, None) if draw is None else draw(prediction.logits.shape[-1])
+        seen = self.observe(prediction, state, masked, plan, drawn)
         selection = self.strategy.select(seen, state.memory)
         commit = self.commitment(selection, seen, plan)
         canvas = state.canvas.commit(plan.window, commit, seen.token)
@@ -153,9 +175,8 @@ class Pass:
             memory=keep_idle(active, selection.memory, state.memory),
             row_steps=state.row_steps + active,
             # A row that sits out does not age: alone it would not have had this pass.
-            age=None if state.age is None else torch.where(state.canvas.masked, 0, state.age + active[:, None]),
-            per_block=state.per_block,
-            membership=state.membership,
+            age=None if state.age is None else torch.where(masked, 0, state.age + active[:, None]),
+            start=state.start,
         )
         edges = selection.edges if self.options.record_edges else None
         report = self.report(seen, commit, after)
@@ -178,10 +199,11 @@ class Pass:
         rows = row[..., None].expand(-1, -1, prediction.attention.shape[-1])
         return dataclasses.replace(prediction, attention=prediction.attention.gather(1, rows))
 
-    def observe(self, prediction: Prediction, state: State, plan: Plan, drawn: Drawn) -> Observation:
+    def observe(
+        self, prediction: Prediction, state: State, masked: Bool[Tensor, "batch length"], plan: Plan, drawn: Drawn
+    ) -> Observation:
         """Tokens, confidences and progress at the window's positions."""
         canvas, profile, sampling = state.canvas, self.model.profile, self.options.sampling
-        masked = canvas.masked & (state.membership[:, plan.number] > 0)
         precision = self.options.confidence_dtype or self.needs.precision
         choice = choose(
             prediction.logits,
@@ -193,14 +215,14 @@ class Pass:
             keep_logits=self.needs.logits,
         )
         progress = Progress(
-            remaining=canvas.masked.sum(-1),
-            total=canvas.slots.sum(-1),
-            block_total=state.per_block[:, plan.number].long(),
+            remaining=masked.sum(-1),
+            total=state.start.masks,
+            block_total=state.start.per_block[:, plan.number],
             step=state.row_steps,
-            n_blocks=(state.per_block > 0).sum(-1),
+            n_blocks=state.start.n_blocks,
         )
         return Observation(
-            masked=masked[:, plan.window],
+            masked=self.of_block(masked, state, plan),
             token=choice.token,
             confidence=choice.confidence,
             logits=choice.logits,
@@ -212,6 +234,12 @@ class Pass:
             attention=prediction.attention,
             noise=drawn.noise,
         )
+
+    def of_block(self, masked: Bool[Tensor, "batch length"], state: State, plan: Plan) -> Bool[Tensor, "batch n"]:
+        """The window's masks that lie in the active block."""
+        if plan.window == plan.block:
+            return masked[:, plan.window]
+        return (masked & (state.start.membership[:, plan.number] > 0))[:, plan.window]
 
     def commitment(self, selection: Selection, seen: Observation, plan: Plan) -> Bool[Tensor, "batch n"]:
         """The strategy's choice, except where the plan says otherwise."""
@@ -237,13 +265,12 @@ class Pass:
         return canvas.masked & done[:, None]
 
     def report(self, seen: Observation, commit: Bool[Tensor, "batch n"], after: State) -> Int[Tensor, "batch facts"]:
-        facts = (
-            commit.sum(-1),
-            (commit & ~seen.masked).sum(-1),
-            (seen.masked & ~seen.confidence.isfinite()).sum(-1),
-            torch.zeros_like(after.row_steps) if after.age is None else self.due(after).sum(-1),
-        )
-        return torch.cat((torch.stack(facts, -1), after.masks_per_block(after.canvas).long()), -1)
+        # Nan is not below infinity either.
+        not_finite = seen.masked & ~(seen.confidence < torch.inf)
+        facts = torch.stack((commit, commit & ~seen.masked, not_finite), -1).sum(1)
+        left = masks_per_block(after.canvas.masked, after.start.membership)
+        due = () if after.age is None else (self.due(after).sum(-1, keepdim=True),)
+        return torch.cat((facts, left, *due), -1)
 
     def due(self, state: State) -> Bool[Tensor, "batch length"]:
         """Columns that reuse of settled ones computes: masks, their predictors, and what was decided a moment ago."""

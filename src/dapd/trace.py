@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.engine import Step
 from dapd.errors import DapdError
+from dapd.tree import on_host
 
 VERSION = 1
 
@@ -126,6 +126,9 @@ class Recorder:
         *,
         held: bool = False,
     ) -> None:
+        tokens, valid, slots = on_host((canvas.tokens, canvas.valid, canvas.slots))
+        canvas = dataclasses.replace(canvas, tokens=tokens, valid=valid, slots=slots)
+        self.canvas = canvas
         self.held = held
         self.padding = canvas.padding.tolist()
         self.text = text
@@ -149,8 +152,9 @@ class Recorder:
                 trace.texts = ["" if token == canvas.mask_id else self._text(token) for token in trace.canvas]
 
     def add(self, step: Step) -> None:
-        """Record a step for the rows that used it. What it needs is brought over at once, not row by row."""
+        """Record a step for the rows that used it."""
         seconds = round(time.perf_counter() - self.began, 6)
+        step = self._on_host(step)
         masked = step.canvas.masked
         left, runs = masked.sum(-1).tolist(), segments(step.canvas).tolist()
         chosen = _by_row(step.commit, step.token[step.commit].tolist(), step.confidence[step.commit].tolist())
@@ -177,6 +181,15 @@ class Recorder:
             )
         self.before = masked
 
+    def _on_host(self, step: Step) -> Step:
+        """The step on the host, brought over at once, not tensor by tensor."""
+        names = ["active", "commit", "token", "confidence"]
+        names += [name for name in ("tail", "edges") if getattr(step, name) is not None]
+        *parts, tokens = on_host([*(getattr(step, name) for name in names), step.canvas.tokens])
+        canvas = dataclasses.replace(self.canvas, tokens=tokens)
+        found: dict[str, Any] = dict(zip(names, parts, strict=True))
+        return dataclasses.replace(step, canvas=canvas, **found)
+
     def _edges(self, step: Step) -> dict[int, list[tuple[Any, ...]]]:
         """The edges between positions that were masked before the step."""
         assert step.edges is not None
@@ -198,8 +211,8 @@ class Recorder:
 def segments(canvas: Canvas) -> Tensor:
     """Disjoint contiguous runs of decided tokens among the slots, per row."""
     decided = canvas.slots & ~canvas.masked
-    left = torch.nn.functional.pad(decided[:, :-1], (1, 0))
-    return (decided & ~left).sum(-1)
+    begins = decided[:, 1:] & ~decided[:, :-1]
+    return begins.sum(-1) + decided[:, 0]
 
 
 def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 
@@ -34,6 +34,12 @@ def merge(choose: Callable[[Tensor, Any], Tensor], new: Any, old: Any) -> Any:
 def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """The same with `function` of every tensor."""
     return merge(lambda tensor, _: function(tensor), tree, None)
+
+
+def filled(tree: Any, values: Iterable[Tensor]) -> Any:
+    """The same with these tensors, in order, in the place of its own."""
+    values = iter(values)
+    return mapped(lambda _: next(values), tree)
 
 
 def leaves(tree: Any) -> Iterator[Any]:
@@ -72,3 +78,32 @@ def keep_idle(active: Bool[Tensor, " batch"], new: Any, old: Any) -> Any:
         return torch.where(active.view(-1, *[1] * (a.dim() - 1)), a, b) if same else a
 
     return merge(choose, new, old)
+
+
+class Packing:
+    """Tensors in one piece of memory: to copy them all is one operation."""
+
+    def __init__(self, like: Sequence[Tensor]) -> None:
+        self.kinds = [(tensor.dtype, tensor.shape) for tensor in like]
+        # Wide numbers first: then everything lies where its dtype may begin.
+        self.order = sorted(range(len(like)), key=lambda number: -like[number].element_size())
+        self.sizes = [like[number].numel() * like[number].element_size() for number in self.order]
+
+    def pack(self, tensors: Sequence[Tensor]) -> UInt8[Tensor, " bytes"]:
+        return torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in self.order])
+
+    def unpack(self, packed: UInt8[Tensor, " bytes"]) -> list[Tensor]:
+        """Views, in the order in which the tensors came."""
+        found = [packed] * len(self.kinds)
+        for number, part in zip(self.order, packed.split_with_sizes(self.sizes), strict=True):
+            dtype, shape = self.kinds[number]
+            found[number] = part.view(dtype).view(shape)
+        return found
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one device on the host, brought over in one transfer."""
+    if tensors[0].device.type == "cpu":
+        return list(tensors)
+    packing = Packing(tensors)
+    return packing.unpack(packing.pack(tensors).cpu())

@@ -1,15 +1,20 @@
-"""fp8 layers: how far they are off, and where they are refused."""
+"""fp8 layers: how far they are off, where they are refused, and how they are asked for."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
+import dapd
+from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.kernels.fp8 import LARGEST, product, quantise
 from dapd.models import TransformerConfig, random
-from dapd.models.fp8 import Fp8Linear, quantised, to_fp8
+from dapd.models.fp8 import Fp8Linear, is_fp8, quantised, to_fp8
 from helpers_models import DREAM, LLADA, PROFILE, full, tokens
 
 GPU = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
@@ -81,3 +86,66 @@ def test_a_whole_network_on_the_gpu(bias):
     assert (got - want).float().norm() / want.float().norm() < 0.25
     with pytest.raises(DapdError, match="bfloat16"):
         to_fp8(random(config, device="cuda"))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A CPU that passes for a GPU with fp8: the torch versions of the kernels do the work."""
+    monkeypatch.setattr("dapd.models.fp8.has_fp8", lambda device: True)
+
+
+@pytest.mark.parametrize("source", ["random:tiny-llada", "random:tiny-dream", "lab"])
+def test_load_with_fp8(pretended, source):
+    lm = dapd.load(source, device="cpu", fp8=True)
+    assert (is_fp8(lm.network), lm.network.dtype, lm.name) == (True, torch.bfloat16, f"{source} (fp8)")
+    assert lm.generate([1, 2, 3], max_new_tokens=4).nfe > 0
+    assert not is_fp8(dapd.load(source, device="cpu").network)
+
+
+def test_load_refuses_what_cannot_be_fp8(pretended, tmp_path):
+    with pytest.raises(DapdError, match=r"bfloat16 network, not one in torch\.float32"):
+        dapd.load("random:tiny-llada", device="cpu", dtype=torch.float32, fp8=True)
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
+    with pytest.raises(DapdError, match="fp8 is for LLaDA and Dream models"):
+        dapd.load(tmp_path, device="cpu", fp8=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["generate", "x", "-m", "random:llada-8b"],
+        ["eval", "-m", "random:llada-8b"],
+        ["bench", "forward", "-m", "random:llada-8b"],
+        ["bench", "step", "-m", "random:llada-8b"],
+        ["bench", "decode", "-m", "random:llada-8b"],
+        ["bench", "parity", "-m", "random:llada-8b"],
+    ],
+)
+def test_commands_say_what_fp8_needs_before_they_load_anything(command):
+    with pytest.raises(DapdError, match=r"compute capability 8\.9 or later .*; the device is cpu"):
+        CliRunner().invoke(app, [*command, "--device", "cpu", "--fp8"], catch_exceptions=False)
+
+
+def test_bench_in_fp8(pretended):
+    few = ["-m", "random:tiny-llada", "--device", "cpu", "--fp8"]
+    small = ["--prompt", "4", "--gen", "8", "--repeats", "1", "--warmup", "1"]
+    for command in (["forward"], ["step", "--strategies", "original"], ["decode", "--steps", "2"]):
+        done = CliRunner().invoke(app, ["bench", *command, *few, *small], catch_exceptions=False)
+        rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+        assert {row["dtype"] for row in rows} == {"fp8"}, command
+    with pytest.raises(DapdError, match="the naive path has no fp8; leave naive-pairs out"):
+        CliRunner().invoke(app, ["bench", "step", *few, "--strategies", "naive-pairs"], catch_exceptions=False)
+    with pytest.raises(DapdError, match="leave eager out"):
+        CliRunner().invoke(app, ["bench", "forward", *few, "--capture", "eager"], catch_exceptions=False)
+
+
+def test_parity_counts_the_commits_that_fp8_changes(pretended):
+    words = ["bench", "parity", "-m", "random:tiny-llada", "--device", "cpu", "--prompts", "2", "--task", "copy"]
+    done = CliRunner().invoke(
+        app, [*words, "--dtypes", "bfloat16", "--fp8", "--strategies", "original"], catch_exceptions=False
+    )
+    first, second = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert (first["dtype"], second["dtype"]) == ("bfloat16", "fp8")
+    assert first["versus_first_dtype"] is first["forced_versus_first_dtype"] is None
+    assert 0 < second["forced_versus_first_dtype"] <= 1
+    assert 0 < second["versus_first_dtype"] <= 1

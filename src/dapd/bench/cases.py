@@ -21,6 +21,7 @@ from dapd.bench.timing import Timing, clear, graphed, synchronise, time_calls, t
 from dapd.canvas import Canvas
 from dapd.errors import DapdError, unknown
 from dapd.models import Capture, Transformer
+from dapd.models.fp8 import is_fp8
 from dapd.settings import setting
 from dapd.strategies import PRESETS, AttentionNeed, Dapd, Strategy, TopK
 
@@ -235,7 +236,7 @@ class Bench:
             "kind": kind,
             "model": self.name,
             "device": self.device.type,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "dtype": "fp8" if is_fp8(self.model) else str(self.model.dtype).removeprefix("torch."),
             **dataclasses.asdict(case),
             "ms": timing.ms,
             "low_ms": timing.low,

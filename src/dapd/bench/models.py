@@ -10,6 +10,7 @@ from dapd.lab.checkpoint import network_config
 from dapd.lab.settings import TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models import Transformer, random
+from dapd.models.fp8 import to_fp8
 from dapd.models.loading import LAB
 
 LAB_SHAPE = "random:lab"
@@ -26,13 +27,14 @@ def checked_device(name: str | None) -> torch.device:
     return device
 
 
-def bench_model(name: str, device: torch.device, dtype: torch.dtype | None) -> Transformer:
+def bench_model(name: str, device: torch.device, dtype: torch.dtype | None, *, fp8: bool = False) -> Transformer:
     """The network of that name."""
     if name == LAB_SHAPE:
         config = network_config(TrainSettings(), LabTokenizer.build())
-        chosen = dtype or (torch.float32 if device.type == "cpu" else torch.bfloat16)
-        return random(config, device=device, dtype=chosen, sharpness=8.0)
-    network = load(name, device=device, dtype=dtype).network
+        chosen = dtype or (torch.float32 if device.type == "cpu" and not fp8 else torch.bfloat16)
+        shape = random(config, device=device, dtype=chosen, sharpness=8.0)
+        return to_fp8(shape) if fp8 else shape
+    network = load(name, device=device, dtype=dtype, fp8=fp8).network
     if not isinstance(network, Transformer):
         raise DapdError(f"{name} is a {type(network).__name__}; benchmarks know the shape of LLaDA and Dream alone")
     return network

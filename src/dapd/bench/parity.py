@@ -62,7 +62,7 @@ def _commits(step: Step, index: int) -> set[Commit]:
 
 
 def forced(lm: DiffusionLM, strategy: Strategy, reference: Run) -> int:
-    """Commits that differ where the fast path starts every step from the reference's canvas.
+    """Commits that differ where the fast path starts every step from the reference's canvas, be it of another dtype.
 
     Once two trajectories part they stay apart; this counts the decisions that differ by themselves.
     """
@@ -93,6 +93,7 @@ def compare(lm: DiffusionLM, ids: list[list[int]], n_new: int, name: str, baseli
         "rows_with_other_text": int(final.sum()),
         "first_difference": min((c[1] for c in reference.commits ^ fast.commits), default=None),
         "versus_first_dtype": None if baseline is None else len(baseline.commits - reference.commits) / total,
+        "forced_versus_first_dtype": None if baseline is None else forced(lm, strategy, baseline) / total,
     }
     return record, reference
 

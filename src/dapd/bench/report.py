@@ -20,6 +20,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "measured": {
         "kind": "what",
         "model": "model",
+        "dtype": "dtype",
         "strategy": "strategy",
         "capture": "capture",
         "reuse": "reuse",
@@ -62,6 +63,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "first_difference": "first at step",
         "rows_with_other_text": "rows that end otherwise",
         "versus_first_dtype": "share, to first dtype",
+        "forced_versus_first_dtype": "from one canvas",
     },
 }
 """The columns of each table, in order: field of a record, heading. Columns in which nothing stands are left out."""

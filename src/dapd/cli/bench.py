@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dapd.bench import targets as goals
-from dapd.bench.cases import CAPTURES, Bench, Case, Record, guarded
+from dapd.bench.cases import CAPTURES, NAIVE, Bench, Case, Record, guarded
 from dapd.bench.floor import matmul_rate
 from dapd.bench.models import bench_model, checked_device, lab_name
 from dapd.bench.parity import parity
@@ -22,6 +22,7 @@ from dapd.cli.generate import calm_threads
 from dapd.errors import DapdError, unknown
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, as_dtype, load
 from dapd.lab.tasks import get
+from dapd.models.fp8 import check_fp8
 from dapd.settings import setting
 
 app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists are separated by commas.")
@@ -29,6 +30,7 @@ app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists
 Model = Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, random:SHAPE, lab, or random:lab.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Fp8 = Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8 (L4, H100, ...); floors stay those of bf16.")]
 Prompt = Annotated[str, typer.Option(help="Prompt lengths.")]
 Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
 Batch = Annotated[str, typer.Option(help="Batch sizes.")]
@@ -76,6 +78,14 @@ def check_counts(repeats: int, warmup: int) -> None:
         raise DapdError(f"repeats is {repeats} and warmup {warmup}; they must be at least 1 and 0")
 
 
+def check_precision(device: torch.device, dtype: torch.dtype | None, asked: list[str]) -> None:
+    """What cannot be had in fp8, found before a model is loaded."""
+    check_fp8(device, dtype)
+    for name in ("eager", *NAIVE):
+        if name in asked:
+            raise DapdError(f"the naive path has no fp8; leave {name} out")
+
+
 def cases(prompt: str, gen: str, batch: str, strategies: list[str], reuse: list[str], **common: Any) -> list[Case]:
     """All combinations. What is not given depends on the mode: prefixes are refreshed, dual needs blocks."""
     refresh, block = common.pop("refresh"), common.pop("block")
@@ -93,9 +103,11 @@ def cases(prompt: str, gen: str, batch: str, strategies: list[str], reuse: list[
     ]
 
 
-def prepared(model: str, where: torch.device, dtype: str | None, report: Report, **counts: int) -> Bench:
+def prepared(
+    model: str, where: torch.device, dtype: str | None, report: Report, *, fp8: bool = False, **counts: int
+) -> Bench:
     """The model and the rate that its floors come from."""
-    network = bench_model(model, where, as_dtype(dtype))
+    network = bench_model(model, where, as_dtype(dtype), fp8=fp8)
     calm_threads(DiffusionLM(network))
     rate = matmul_rate(network.device, network.dtype)
     report.rates.append(rate)
@@ -121,6 +133,7 @@ def forward_command(
     model: Model = DEFAULT_MODEL,
     device: Device = None,
     dtype: Dtype = None,
+    fp8: Fp8 = False,
     prompt: Prompt = "256",
     gen: Gen = "256",
     batch: Batch = "1",
@@ -140,8 +153,10 @@ def forward_command(
         if method not in CAPTURES:
             raise unknown("capture method", method, CAPTURES)
     asked = cases(prompt, gen, batch, ["original"], ["none"], refresh=None, block=None)
+    if fp8:
+        check_precision(where, as_dtype(dtype), methods)
     report = Report("forward", where, json)
-    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     for case, method in product(asked, methods):
         otherwise = {"kind": "forward", "model": model, **vars(case), "strategy": None, "capture": method}
         measure = lambda case=case, method=method: bench.forward(case, method, graph=graph)  # noqa: E731
@@ -154,6 +169,7 @@ def step_command(
     model: Model = DEFAULT_MODEL,
     device: Device = None,
     dtype: Dtype = None,
+    fp8: Fp8 = False,
     prompt: Prompt = "256",
     gen: Gen = "256",
     batch: Batch = "1",
@@ -173,8 +189,10 @@ def step_command(
     where, on = checked_device(device), switch(graphs)
     common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
+    if fp8:
+        check_precision(where, as_dtype(dtype), names(strategies))
     report = Report("step", where, json)
-    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     run_all(report, bench, asked, bench.step)
 
 
@@ -183,6 +201,7 @@ def decode_command(
     model: Model = DEFAULT_MODEL,
     device: Device = None,
     dtype: Dtype = None,
+    fp8: Fp8 = False,
     prompt: Prompt = "256",
     gen: Gen = "256",
     batch: Batch = "1",
@@ -206,8 +225,10 @@ def decode_command(
     least = min(case.gen for case in asked)
     if not 1 <= steps <= least:
         raise DapdError(f"steps is {steps}; allowed: 1 to the {least} new tokens")
+    if fp8:
+        check_precision(where, as_dtype(dtype), names(strategies))
     report = Report("decode", where, json)
-    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     run_all(report, bench, asked, lambda case: bench.decode(case, steps))
 
 
@@ -253,6 +274,7 @@ def parity_command(
     dtypes: Annotated[
         str, typer.Option(help="Dtypes; the others are compared with the first too.")
     ] = "float32,bfloat16",
+    fp8: Annotated[bool, typer.Option("--fp8", help="Compare fp8 layers as well, as one more dtype.")] = False,
     strategies: Annotated[str, typer.Option(help="Presets.")] = "dapd-staged,dapd-direct",
     task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "bundle",
     prompts: Annotated[int, typer.Option(help="Prompts, decoded as one batch.")] = 8,
@@ -262,6 +284,8 @@ def parity_command(
     where, kinds, presets = checked_device(device), names(dtypes), names(strategies)
     for kind in kinds:
         as_dtype(kind)
+    if fp8:
+        check_fp8(where, None)
     for name in presets:
         setting(name)
     get(task)
@@ -270,6 +294,8 @@ def parity_command(
     def loaded() -> Iterator[tuple[str, DiffusionLM]]:
         for kind in kinds:
             yield kind, load(model, device=where, dtype=as_dtype(kind))
+        if fp8:
+            yield "fp8", load(model, device=where, fp8=True)
 
     for record in parity(loaded(), presets, task, prompts):
         report.add(record)

@@ -39,11 +39,12 @@ def eval_(
     confirm: Annotated[bool, typer.Option("--confirm-run-unsafe-code", help="Run the code the model writes.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
 ) -> None:
     """Score a model on lm-eval's tasks; under torchrun or accelerate launch the samples are shared out."""
     base = EvalOptions(max_new_tokens, limit, shots, batch=batch, data_dir=data_dir, confirm_unsafe_code=confirm)
     chosen, options = configured(strategy, {"chat": chat, **pairs(settings or [])}, base)
-    lm = load(model, device=device or local_device(), dtype=as_dtype(dtype))
+    lm = load(model, device=device or local_device(), dtype=as_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     console = Console()
     columns = (SpinnerColumn(), TextColumn("{task.completed} samples"), TimeElapsedColumn())

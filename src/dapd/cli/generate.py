@@ -42,12 +42,13 @@ def generate(
     edges: Annotated[bool, typer.Option("--edges", help="Keep the dependency graphs in the trace.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
 ) -> None:
     """Complete a prompt, or fill the masks of a template."""
     chosen, options = resolve(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
     text = None if template is not None else read_prompt(prompt, file)
-    lm = load(model, device=device, dtype=as_dtype(dtype))
+    lm = load(model, device=device, dtype=as_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
     with view or _Quiet():

@@ -33,12 +33,30 @@ class Fp8Linear(nn.Module):
         return out if self.bias is None else out + self.bias
 
 
+def has_fp8(device: torch.device) -> bool:
+    """Whether the device multiplies in fp8."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def is_fp8(network: object) -> bool:
+    """Whether the layers of a network are quantised."""
+    return isinstance(network, nn.Module) and any(isinstance(module, Fp8Linear) for module in network.modules())
+
+
+def check_fp8(device: torch.device, dtype: torch.dtype | None) -> None:
+    """Refuse what cannot become fp8; a dtype that is not given will be bf16."""
+    if not has_fp8(device):
+        raise DapdError(
+            "fp8 needs an NVIDIA GPU of compute capability 8.9 or later (L4, L40S, H100, H200, ...); "
+            f"the device is {device}"
+        )
+    if dtype not in (None, torch.bfloat16):
+        raise DapdError(f"fp8 layers belong into a bfloat16 network, not one in {dtype}")
+
+
 def to_fp8(network: Transformer) -> Transformer:
     """Quantise the layers of a network, in place; it must be a bf16 one on a GPU that has fp8."""
-    if network.device.type != "cuda" or torch.cuda.get_device_capability(network.device) < (8, 9):
-        raise DapdError("fp8 needs an NVIDIA GPU of compute capability 8.9 or later (L4, L40S, H100, H200, ...)")
-    if network.dtype != torch.bfloat16:
-        raise DapdError(f"fp8 layers belong into a bfloat16 network, not one in {network.dtype}")
+    check_fp8(network.device, network.dtype)
     if network.config.d_model % 16 or network.config.d_mlp % 16:
         raise DapdError("fp8 needs widths that are multiples of 16")
     return quantised(network)

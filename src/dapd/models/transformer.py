@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
@@ -20,7 +20,7 @@ from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.columns import Span, rows_of, take
+from dapd.models.columns import Span, place, rows_of, take
 
 
 @dataclass(frozen=True)
@@ -238,10 +238,29 @@ class Transformer(nn.Module):
         for index, layer in enumerate(self.layers):
             x, h = layer(x, h, norms[index + 1], index, geometry)
         computed = geometry.columns(self.n_layers - 1)
-        if isinstance(computed, Tensor):
-            h, computed = rows_of(h[:, None], computed, slice(0, length), length)[:, 0], slice(0, length)
-        logits = self.head(self._predictors(h, computed.start, window, valid))
+        if isinstance(computed, slice):
+            logits = self.head(self._predictors(h, computed.start, window, valid))
+        else:
+            logits = self._logits_of(h, computed, window, length, valid)
         return Prediction(logits, geometry.attention.mean())
+
+    def _logits_of(
+        self, h: Float[Tensor, "b s e"], span: Int[Tensor, "b s"], window: slice, length: int, valid: Tensor | None
+    ) -> Float[Tensor, "b n v"]:
+        """The window's logits where each row computed columns of its own; zeros for what none of them predicts."""
+        slot, known = place(span, length)
+        nowhere = span.shape[1]
+        slot = torch.where(known, slot, nowhere)
+        at = self._predictors(slot[..., None], 0, window, valid)
+
+        def spread(x: Float[Tensor, "b s d"]) -> Float[Tensor, "b n d"]:
+            with_zeros = torch.nn.functional.pad(x, (0, 0, 0, 1))
+            return with_zeros.gather(1, at.expand(-1, -1, x.shape[-1]))
+
+        # The head costs as much as several layers: it sees the computed rows, or the window where that is the smaller.
+        few = nowhere < window.stop - window.start
+        logits: Tensor = spread(self.head(h)) if few else self.head(spread(h))
+        return logits
 
     def _rotary(
         self, span: Span, valid: Bool[Tensor, "b l"] | None
@@ -268,8 +287,8 @@ class Transformer(nn.Module):
         return None if (start, stop) == (span.start, span.stop) else slice(start - span.start, stop - span.start)
 
     def _predictors(
-        self, x: Float[Tensor, "b s e"], start: int, window: slice, valid: Bool[Tensor, "b l"] | None
-    ) -> Float[Tensor, "b n e"]:
+        self, x: Shaped[Tensor, "b s e"], start: int, window: slice, valid: Bool[Tensor, "b l"] | None
+    ) -> Shaped[Tensor, "b n e"]:
         """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself.
 
         `start` is the column of the first row.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
@@ -36,7 +37,7 @@ class Progress:
     n_blocks: Int[Tensor, " batch"]
     """Blocks that hold masks of this row."""
 
-    @property
+    @cached_property
     def unmasked(self) -> Float[Tensor, " batch"]:
         """Fraction of the generation that is decided: 0 at the start, towards 1 at the end."""
         return 1 - self.remaining.double() / self.total.clamp_min(1)

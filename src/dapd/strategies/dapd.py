@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -103,10 +104,9 @@ class Dapd(Strategy):
 
     def shortcuts(self, seen: Observation) -> tuple[Bool[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
         """Positions that are committed whatever the graph says, and those among which it decides."""
-        none = seen.masked & ~seen.masked
         match self.shortcut:
             case "none":
-                return none, seen.masked
+                return torch.zeros_like(seen.masked), seen.masked
             case "direct":
                 sure = seen.masked & (seen.confidence >= self.certain)
                 return sure, seen.masked & ~sure
@@ -120,4 +120,4 @@ class Dapd(Strategy):
                 best = top(seen.confidence, seen.masked, 1) & late
                 return sure | best, seen.masked & ~late
             case "filter":
-                return none, sure | (seen.masked & ~sure.any(-1, keepdim=True))
+                return torch.zeros_like(sure), sure | (seen.masked & ~sure.any(-1, keepdim=True))

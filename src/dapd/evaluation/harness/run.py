@@ -78,7 +78,8 @@ def setup(model: DiffusionLM, setting: Setting, options: EvalOptions) -> dict[st
 def fingerprint(model: DiffusionLM) -> str:
     """A checksum of a few numbers of every weight: another checkpoint under the same name is another model."""
     total, kinds = 0, set()
-    for parameter in getattr(model.network, "parameters", list)():
+    everything = [weight for kind in ("parameters", "buffers") for weight in getattr(model.network, kind, list)()]
+    for parameter in everything:
         few = parameter.detach().flatten()[:64].to("cpu", torch.float32)
         total = zlib.crc32(few.numpy().tobytes(), total)
         kinds.add(str(parameter.dtype).removeprefix("torch."))
