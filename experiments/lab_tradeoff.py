@@ -20,10 +20,11 @@ import typer
 from rich.console import Console
 
 from dapd.cli.compare import areas, bar
-from dapd.evaluation.compare import Comparison, decoders
+from dapd.evaluation.compare import Comparison, Result, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
+from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import AttentionNeed
@@ -80,7 +81,8 @@ def main(
     comparison = Comparison(lm, chosen, asked, prompts, batch=batch)
     with bar(Console(stderr=True)) as progress:
         job = progress.add_task("decoding", total=len(comparison))
-        rows = summarise(comparison.run(out, lambda n: progress.advance(job, n)))
+        results = comparison.run(out, lambda n: progress.advance(job, n))
+    rows = summarise(results)
     aucs = [auc for task in asked if task.graph and edges for auc in layer_aucs(lm, task)]
     content = {
         "setup": comparison.setup() | {"tf32": tf32},
@@ -90,7 +92,7 @@ def main(
     }
     (out / "summary.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     tradeoff(rows, out / "tradeoff.png")
-    (out / "tradeoff.md").write_text(markdown(rows, aucs, asked), encoding="utf-8")
+    (out / "tradeoff.md").write_text(markdown(rows, aucs, asked) + ladder(results, prompts), encoding="utf-8")
     print((out / "tradeoff.md").read_text(encoding="utf-8"))
 
 
@@ -146,6 +148,19 @@ def edge_table(edges: Sequence[EdgeAuc]) -> list[str]:
         found = {auc.layers: auc.auc for auc in edges if (auc.task, auc.masked) == (task, share)}
         lines.append(f"| {task} | {share:.0%} | " + " | ".join(f"{found[s]:.2f}" for s in sets) + " |")
     return lines
+
+
+def ladder(results: Sequence[Result], prompts: int) -> str:
+    """Score and passes on tied bundles by how strongly the prompt ties the answers' styles."""
+    asked = examples(get("tied"), prompts)
+    split = [dataclasses.replace(r, task=f"{asked[r.example].meta['rho']:g}") for r in results if r.task == "tied"]
+    rows = {(row.decoder, row.task): row for row in summarise(split)}
+    ties = sorted({task for _, task in rows}, key=float)
+    lines = ["## Tied bundles by the strength of the tie", "", f"| decoder | {' | '.join(ties)} |", "|" + "---|" * 4]
+    for decoder in dict.fromkeys(decoder for decoder, _ in rows):
+        cells = [f"{rows[decoder, t].score:.1f} in {rows[decoder, t].nfe:.1f}" for t in ties]
+        lines.append(f"| {decoder} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""]) if rows else ""
 
 
 if __name__ == "__main__":
