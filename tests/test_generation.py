@@ -616,3 +616,11 @@ ALONE = """
 def test_core_runs_with_torch_safetensors_and_jaxtyping_alone():
     found = subprocess.run([sys.executable, "-c", textwrap.dedent(ALONE)], capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stdout.strip()) == (0, "fine"), found.stderr
+
+
+@pytest.mark.parametrize(("device", "said"), [("foo", "unknown device 'foo'"), ("cuda", "no CUDA GPU")])
+def test_a_device_that_is_not_there(device, said):
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(DapdError, match=said):
+        dapd.load("random:tiny-llada", device=device)

@@ -91,7 +91,7 @@ def load(
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
-    device = default_device() if device is None else device
+    device = check_device(default_device() if device is None else device)
     name = str(source)
     if fp8:
         check_fp8(torch.device(device), dtype)
@@ -118,6 +118,17 @@ def _quantised(network: Transformer, fp8: bool) -> Transformer:
 def _shown(name: str, fp8: bool) -> str:
     """What traces and tables call the model: an approximation is named as one."""
     return f"{name} (fp8)" if fp8 else name
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device, if there is one of that name."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise DapdError(f"unknown device {str(device)!r}; allowed: cpu, cuda, cuda:1, ...") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise DapdError(f"device is {device}, but this torch sees no CUDA GPU; give cpu, or install torch for CUDA")
+    return found
 
 
 def default_device() -> str:
@@ -204,16 +215,18 @@ class DiffusionLM:
         self,
         template: str | Ids,
         *,
+        prompt: Prompt | None = None,
         strategy: str | Selects | Setting = "dapd-staged",
         options: Options | None = None,
         on_step: Callable[[Step], None] | None = None,
         **settings: Any,
     ) -> Completion:
-        """Fill the masks of a text ("The capital of [MASK] is [MASK*3].") or of a row of ids."""
-        canvas = self.template(template)
+        """Fill the masks of a text ("The capital of [MASK] is [MASK*3].") or of ids, alone or behind a prompt."""
+        canvas = self.template(template, prompt)
         chosen, options = as_setting(strategy), with_settings(options or Options(), settings)
         [trace] = self._decode(canvas, chosen, options, on_step)
-        text = self.tokenizer.decode(trace.tokens()) if self.has_tokenizer else ""
+        asked = 0 if prompt is None else len(self.encode(prompt))
+        text = self.tokenizer.decode(trace.tokens()[asked:]) if self.has_tokenizer else ""
         return Completion(text, trace.generated, trace.canvas, "length", trace)
 
     def _decode(
@@ -234,16 +247,17 @@ class DiffusionLM:
         """The steps of a decoding, for callers that want to look on or stop half-way."""
         return decode(self.network, canvas, as_setting(strategy).strategy, options)
 
-    def template(self, template: str | Ids) -> Canvas:
-        """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids."""
+    def template(self, template: str | Ids, prompt: Prompt | None = None) -> Canvas:
+        """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids, behind a prompt if there is one."""
         profile = self.network.profile
         if isinstance(template, str):
             counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
             if not counts:
                 raise DapdError("the template has no [MASK]: there is nothing to fill")
-            ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts)
+            ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts, special=prompt is None)
         else:
             ids = [int(i) for i in template]
+        ids = [*(self.encode(prompt) if prompt is not None else ()), *ids]
         self._check_ids(ids)
         return Canvas.infill([ids], mask_id=profile.mask_id, pad_id=profile.pad_id, device=self.network.device)
 
@@ -335,13 +349,16 @@ def blocks_of(n_new: int, n_blocks: int) -> int:
     return n_new // n_blocks
 
 
+DRAWN = frozenset(f.name for f in dataclasses.fields(Sampling))
+LOOP_FIELDS = DRAWN | {f.name for f in dataclasses.fields(Options)} - {"sampling"}
+"""What may be set of the loop, by name: the fields of its options and of their sampling."""
+
+
 def with_settings(options: Options, settings: Mapping[str, Any]) -> Options:
     """Options with some fields, of their own or of their sampling, changed."""
-    own = {f.name for f in dataclasses.fields(Options)} - {"sampling"}
-    drawn = {f.name for f in dataclasses.fields(Sampling)}
     for name in settings:
-        if name not in own | drawn:
-            raise unknown("setting", name, own | drawn)
-    sampling = parsed(Sampling, {k: v for k, v in settings.items() if k in drawn})
-    rest = parsed(Options, {k: v for k, v in settings.items() if k in own})
+        if name not in LOOP_FIELDS:
+            raise unknown("setting", name, LOOP_FIELDS)
+    sampling = parsed(Sampling, {k: v for k, v in settings.items() if k in DRAWN})
+    rest = parsed(Options, {k: v for k, v in settings.items() if k not in DRAWN})
     return dataclasses.replace(options, sampling=dataclasses.replace(options.sampling, **sampling), **rest)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 import dapd
+from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.generation import DEFAULT_MODEL
 from dapd.lab.checkpoint import checksums
@@ -75,3 +77,25 @@ def test_any_text_is_read_without_the_words_it_does_not_know() -> None:
     assert lenient.encode("What is my philosophy of the day?") == strict.encode("What is of the day?")
     asked = [{"role": "user", "content": "What is xyzzy plus 3?"}]
     assert lenient.chat(asked) == strict.chat([{"role": "user", "content": "What is plus 3?"}])
+
+
+QUESTION = [{"role": "user", "content": "Answer each question.\n[1] What is 24 plus 35?"}]
+
+
+def test_a_template_may_answer_a_prompt(lm: dapd.DiffusionLM) -> None:
+    done = lm.infill("[1] First, [MASK*5] is [MASK*2]. [MASK*19]", prompt=QUESTION)
+    assert done.text == "[1] First, 24 plus 30 is 54. Then, 54 plus 5 is 59. Therefore, the answer is 59."
+
+
+def test_the_same_by_command() -> None:
+    arguments = [
+        "generate",
+        QUESTION[0]["content"],
+        "--template",
+        "[1] First, 24 plus 30 is [MASK*2].",
+        "--device",
+        "cpu",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert result.stdout == "[1] First, 24 plus 30 is 54.\n"

@@ -55,6 +55,8 @@ def compare(
         raise DapdError(f"prompts is {prompts} and batch {batch}; both must be at least 1")
     chosen = [decoder for spec in strategies or DEFAULT_DECODERS for decoder in decoders(spec)]
     asked = [get(name.strip()) for name in tasks.split(",") if name.strip()]
+    if not asked:
+        raise DapdError("no task was named; see `dapd lab tasks`")
     lm = load(model, device=device, dtype=as_dtype(dtype))
     calm_threads(lm)
     comparison = Comparison(lm, chosen, asked, prompts, seed, batch)

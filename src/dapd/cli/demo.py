@@ -24,7 +24,7 @@ from dapd.viewer.report import write_report
 
 OUT = Path("demo")
 SIDE_BY_SIDE = ("dapd-direct", "fast-dllm")
-SHOWN, COMPARED, PROMPTS = "bundle-5", "bundle-4", 3
+SHOWN, COMPARED, PROMPTS = "bundle-5", "bundle-4", 2
 
 
 def main(out: Path = OUT) -> None:

@@ -23,7 +23,9 @@ TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
 
 def eval_(
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
+    ] = DEFAULT_MODEL,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),

@@ -16,8 +16,7 @@ import typer
 from dapd.cli.live import LiveView
 from dapd.engine import Options, Step
 from dapd.errors import DapdError, unknown
-from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, as_dtype, load, with_settings
-from dapd.sampling import Sampling
+from dapd.generation import DEFAULT_MODEL, LOOP_FIELDS, Completion, DiffusionLM, as_dtype, load, with_settings
 from dapd.settings import Setting, changed, describe, setting
 from dapd.trace import write_traces
 
@@ -34,7 +33,9 @@ def generate(
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
-    template: Annotated[str | None, typer.Option(help="Fill a text: 'The capital of [MASK] is [MASK*2]'.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -47,16 +48,15 @@ def generate(
     """Complete a prompt, or fill the masks of a template."""
     chosen, options = resolve(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
-    text = None if template is not None else read_prompt(prompt, file)
+    text = None if template is not None and prompt is None and file is None else read_prompt(prompt, file)
     lm = load(model, device=device, dtype=as_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
     with view or _Quiet():
+        asked: Any = text if text is None or raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
         if template is not None:
-            done = lm.infill(template, strategy=chosen, options=options, on_step=_watch(view))
+            done = lm.infill(template, prompt=asked, strategy=chosen, options=options, on_step=_watch(view))
         else:
-            assert text is not None
-            asked: Any = text if raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
             run: Callable[..., Completion] = lm.generate
             done = run(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=_watch(view))
     if trace is not None:
@@ -89,6 +89,8 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise DapdError(f"cannot read the prompt from {file}: {error}") from None
     if prompt not in (None, "-"):
+        if not str(prompt).strip():
+            raise DapdError("the prompt is empty")
         return str(prompt)
     if sys.stdin.isatty():
         raise DapdError("no prompt: give one as an argument, with --file, or on standard input")
@@ -102,15 +104,14 @@ def resolve(name: str, pairs: list[str]) -> tuple[Setting, Options]:
     """Strategy and options from a name and field=value pairs; a field belongs to whichever of the two has it."""
     found = setting(name)
     own = {field.name for field in dataclasses.fields(found.strategy)}
-    loop = {field.name for kind in (Options, Sampling) for field in dataclasses.fields(kind)} - {"sampling"}
     mine: dict[str, str] = {}
     theirs: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise DapdError(f"--set {pair!r} is not of the form field=value")
-        if key not in own | loop:
-            raise unknown(f"field of {name} or of the loop", key, own | loop)
+        if key not in own | LOOP_FIELDS:
+            raise unknown(f"field of {name} or of the loop", key, own | LOOP_FIELDS)
         (mine if key in own else theirs)[key] = value
     return dataclasses.replace(found, strategy=changed(found.strategy, mine)), with_settings(Options(), theirs)
 

@@ -22,7 +22,9 @@ from dapd.generation import DEFAULT_MODEL, as_dtype, load
 
 def paper(
     table: Annotated[str, typer.Option("--table", "-t", help=f"One of: {', '.join(TABLES)}.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
+    ] = DEFAULT_MODEL,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples of each task.")] = None,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dapd.engine import Options
-from dapd.errors import DapdError
+from dapd.errors import DapdError, unknown
 from dapd.evaluation.decoding import SEED_STEP, generate_all
 from dapd.evaluation.runs import Run
-from dapd.generation import Completion, DiffusionLM, with_settings
+from dapd.generation import LOOP_FIELDS, Completion, DiffusionLM, with_settings
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task
 from dapd.settings import Setting, changed, setting
@@ -70,6 +70,9 @@ def decoders(spec: str) -> list[Decoder]:
         # A list of layers is written with +, because commas and slashes are taken.
         text = {key: value.replace("+", ",") for key, value in knobs.items()}
         loop = {key: value for key, value in text.items() if key not in own}
+        wrong = [key for key in loop if key not in LOOP_FIELDS]
+        if wrong:
+            raise unknown(f"field of {name} or of the loop", wrong[0], own | LOOP_FIELDS)
         strategy = changed(found, {key: value for key, value in text.items() if key in own})
         out.append(Decoder(name, strategy, with_settings(Options(), loop), knobs))
     return out

@@ -162,8 +162,8 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise DapdError(
-            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab (the model that ships), a checkpoint "
-            f"folder, a hub id such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
+            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab or lab:any-text (they ship), a "
+            f"checkpoint folder, a hub id such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
         )
     try:
         from huggingface_hub import snapshot_download

@@ -22,7 +22,7 @@ class Tokenizer(Protocol):
         """Ids of a text; `special` adds what the tokenizer puts around a text of its own accord."""
         ...
 
-    def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
+    def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
         """Ids of a text with masks: parts[0], counts[0] masks, parts[1], and so on to the last part."""
         ...
 
@@ -80,12 +80,12 @@ class HubTokenizer:
             for piece in ([part] if part in special or not split else [p for p, _ in split.pre_tokenize_str(part)])
         ]
 
-    def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
+    def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
         # One text with the mask's own name in it: what is added around a text, and merges across parts, come out right.
         mark = str(self.inner.convert_ids_to_tokens(self.mask_id))
         # The space before a mask belongs to the token that will stand there: tokens carry the space before them.
         text = "".join(part.removesuffix(" ") + mark * n for part, n in zip(parts, counts, strict=False)) + parts[-1]
-        ids = self.encode(text)
+        ids = self.encode(text, special=special)
         if ids.count(self.mask_id) != sum(counts):
             raise DapdError(f"the tokenizer does not read its own mask token {mark!r}; give the template as token ids")
         return ids
@@ -114,7 +114,7 @@ class ByteTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return list(text.encode())
 
-    def encode_masked(self, parts: Sequence[str], counts: Sequence[int]) -> list[int]:
+    def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
         ids = self.encode(parts[0])
         for n, part in zip(counts, parts[1:], strict=True):
             ids += [self.mask_id] * n + self.encode(part)

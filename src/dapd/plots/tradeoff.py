@@ -21,7 +21,7 @@ def tradeoff(rows: Sequence[Row], path: Path) -> None:
     tasks = list(dict.fromkeys(row.task for row in rows))
     columns = min(4, len(tasks))
     lines = -(-len(tasks) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(max(4.2, 2.9 * columns), 2.6 * lines + 0.7), squeeze=False)
+    figure, axes = plt.subplots(lines, columns, figsize=(max(5.2, 2.9 * columns), 2.6 * lines + 0.9), squeeze=False)
     for axis in axes.flat[len(tasks) :]:
         axis.set_visible(False)
     for axis, task in zip(axes.flat, tasks, strict=False):

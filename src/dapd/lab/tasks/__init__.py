@@ -30,7 +30,7 @@ def get(name: str) -> Task:
     task = TASKS.get(stem)
     if isinstance(task, Bundle) and number.isdecimal():
         return task.of(int(number))
-    raise unknown("task", name, [*TASKS, "bundle-5 (any number of questions)"])
+    raise unknown("task", name, [*TASKS, "bundle-1 ... bundle-8 (so many questions)"])
 
 
 __all__ = ["TASKS", "Edge", "Example", "Split", "Task", "get", "pieces"]
