@@ -28,6 +28,7 @@ from dapd import (
     TopK,
     decode,
 )
+from dapd.engine import on_device
 from dapd.sampling import choose
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
@@ -752,3 +753,10 @@ def test_a_bfloat16_softmax_calls_certain_what_direct_means_by_it():
     logits = torch.tensor([[0.0, 6.9], [0.0, 5.0]]).bfloat16()
     assert logits.softmax(-1).amax(-1).tolist() == [1.0, pytest.approx(0.9933, abs=4e-3)]
     assert Dapd(shortcut="direct").certain == 0.998
+
+
+def test_a_step_runs_on_the_device_of_its_model():
+    guard = on_device(torch.device("cuda", 1))
+    assert isinstance(guard, torch.cuda.device)
+    assert guard.idx == 1
+    assert not isinstance(on_device(torch.device("cpu")), torch.cuda.device)

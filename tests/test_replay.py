@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, replay, tree
+from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, kernels, replay, tree
 from dapd.strategies import Dawn, DreamSchedule, Klass, Threshold, TopK
 from reference.models import PROMPTS, build
 from reference.ours import blank, run
@@ -327,3 +327,125 @@ def test_trees():
     assert tree.signature(wrapped) == tree.signature(tree.mapped(torch.zeros_like, wrapped))
     assert tree.signature(wrapped) != tree.signature({**wrapped, "c": 1})
     assert tree.signature(wrapped) != tree.signature(tree.mapped(torch.Tensor.double, wrapped))
+
+
+def own():
+    """A model that no other test shares."""
+    from dapd import random
+    from reference.models import shape
+
+    return random(shape("llada"), seed=0)
+
+
+def test_a_model_that_was_moved_starts_anew(recorder):
+    model = own()
+    first = replay.replays_for(model, TopK(), Options())
+    assert replay.replays_for(model, TopK(), Options()) is first
+    first.device = torch.device("meta")
+    second = replay.replays_for(model, TopK(), Options())
+    assert second is not first
+    assert second.device == model.device
+
+
+@pytest.mark.parametrize("reuse", ["none", "dual"])
+def test_inference_mode_leaves_nothing_behind(recorder, reuse):
+    model, options = own(), Options(block_length=4, reuse=reuse)
+    canvas = blank(model, [[1, 2, 3]], 8)
+    eager = steps_of(model, canvas, TopK(), replace(options, graphs=False))
+    with torch.inference_mode():
+        assert steps_of(model, canvas, TopK(), options) == eager
+    for _ in range(2):
+        assert steps_of(model, canvas, TopK(), options) == eager
+    with torch.inference_mode():
+        assert steps_of(model, canvas, TopK(), options) == eager
+
+
+def test_what_makes_another_recording(recorder):
+    model = own()
+    model.register_buffer("scale", torch.ones(1))
+
+    def recorded(**fields):
+        before = recorder.recorded
+        list(decode(model, blank(model, [[1, 2, 3]], 4), TopK(), Options(**fields)))
+        return recorder.recorded - before
+
+    assert [recorded(), recorded(graphs=True), recorded(seed=3)] == [1, 0, 0]
+    with kernels.disabled():
+        assert [recorded(), recorded()] == [1, 0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert recorded() == 1
+    model.scale = torch.ones(1)
+    assert [recorded(), recorded()] == [1, 0]
+    model.double()
+    assert [recorded(), recorded()] == [1, 0]
+
+
+def test_the_mode_may_change_between_two_steps(recorder):
+    model = own()
+    steps = decode(model, blank(model, [[1, 2, 3]], 12), TopK())
+    for _ in range(3):
+        next(steps)
+    assert recorder.recorded == 1
+    with kernels.disabled():
+        for _ in range(3):
+            next(steps)
+    assert recorder.recorded == 2
+    list(steps)
+    assert recorder.recorded == 2
+
+
+def test_a_precision_set_for_one_backend_is_no_error(monkeypatch):
+    def fails():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", fails)
+    assert kernels.mode(torch.device("cpu")) == kernels.mode(torch.device("cpu"))
+
+
+def test_a_cast_model_gets_another_cache(recorder):
+    model, options = own(), Options(block_length=4, reuse="dual", graphs=True)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        model.to(dtype)
+        canvas = blank(model, [[1, 2, 3]], 8)
+        eager = steps_of(model, canvas, TopK(), replace(options, graphs=False))
+        for _ in range(2):
+            assert steps_of(model, canvas, TopK(), options) == eager
+
+
+def test_a_caller_may_write_into_its_canvas(recorder):
+    model, found = own(), []
+    canvas = blank(model, PROMPTS, 8)
+    for number in range(3):
+        canvas.tokens[:, canvas.start - 1] = number
+        eager = steps_of(model, canvas, TopK(), Options(graphs=False))
+        found.append(eager[-1][-1])
+        assert steps_of(model, canvas, TopK(), Options()) == eager
+        steps = decode(model, canvas, TopK())
+        canvas.tokens[:, canvas.start - 1] = number + 10
+        assert list(steps)[-1].canvas.tokens.tolist() == found[-1]
+    assert found[0] != found[1]
+
+
+@dataclass
+class NoHash:
+    """Not frozen: it can be compared and has no hash."""
+
+    recordable: ClassVar[bool] = True
+
+    def select(self, seen, memory=None, /):
+        return Selection(seen.masked)
+
+
+class ListLike(float):
+    """A field that keeps a frozen dataclass from having a hash."""
+
+    __hash__ = None
+
+
+def test_what_has_no_hash_runs_as_it_is(recorder):
+    model = own()
+    with pytest.raises(DapdError, match="the strategy NoHash has no hash"):
+        decode(model, blank(model, PROMPTS, 8), NoHash(), Options(graphs=True))
+    assert len(list(decode(model, blank(model, PROMPTS, 8), NoHash()))) == 1
+    with pytest.raises(DapdError, match="the strategy Dawn has no hash"):
+        decode(model, blank(model, PROMPTS, 8), replace(Dawn(), edge=ListLike(0.1)), Options(graphs=True))

@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dapd import kernels
 from dapd.draws import Drawn
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
@@ -141,18 +142,21 @@ class Latest:
 
     step: weakref.ref[Pass]
     plan: Plan
+    mode: Hashable
     recording: Recording
 
-    def serves(self, step: Pass, state: State, plan: Plan) -> bool:
+    def serves(self, step: Pass, state: State, plan: Plan, mode: Hashable) -> bool:
         """Whether the pass is the next one of the same decoding and kind; then nothing has to be looked up."""
         holds = self.recording.holds
-        return self.step() is step and self.plan is plan and holds is not None and holds() is state
+        same = self.step() is step and self.plan is plan and self.mode == mode
+        return same and holds is not None and holds() is state
 
 
 class Replays:
     """The recordings of one model, and the caches that they read and write."""
 
-    def __init__(self, recorder: Recorder, limit: int = MAX_KEPT) -> None:
+    def __init__(self, recorder: Recorder, device: torch.device, limit: int = MAX_KEPT) -> None:
+        self.device = device
         self.recorder, self.limit = recorder, limit
         self.kept: OrderedDict[Hashable, Recording | None] = OrderedDict()
         self.latest: Latest | None = None
@@ -163,17 +167,18 @@ class Replays:
     def run(self, step: Pass, state: State, plan: Plan, noise: Tensor | None = None) -> Outcome:
         """The pass: as it is the first time, recorded the second time, replayed from then on."""
         with self.lock:
-            if self.latest is not None and self.latest.serves(step, state, plan):
+            mode = kernels.mode(self.device)
+            if self.latest is not None and self.latest.serves(step, state, plan, mode):
                 return self.latest.recording(state, noise)
-            recording = self._find(step, state, plan, noise)
+            key = (step.identity, repr(plan), signature(state), mode)
+            recording = self._find(key, step, state, plan, noise)
             if recording is None:
                 return step(state, plan, lambda _: Drawn(None, noise))
-            self.latest = Latest(weakref.ref(step), plan, recording)
+            self.latest = Latest(weakref.ref(step), plan, mode, recording)
             return recording(state, noise)
 
-    def _find(self, step: Pass, state: State, plan: Plan, noise: Tensor | None) -> Recording | None:
+    def _find(self, key: Hashable, step: Pass, state: State, plan: Plan, noise: Tensor | None) -> Recording | None:
         """The recording of such passes; None: there is none, or not yet."""
-        key = (step.identity, repr(plan), signature(state))
         if key in self.refused:
             return None
         if key not in self.kept:
@@ -237,15 +242,26 @@ def replays_for(model: MaskedLM, strategy: Selects, options: Options) -> Replays
         return None
     obstacle = _obstacle(model, strategy, options)
     known = None if obstacle else _REPLAYS.get(model)
+    if known is not None and known.device != model.device:
+        del _REPLAYS[model]  # the model was moved
+        known = None
     if obstacle is None and known is None:
         recorder = recorder_for(model.device)
         if recorder is None:
             obstacle = f"the device is {model.device}, not a CUDA device"
         else:
-            known = _REPLAYS[model] = Replays(recorder)
+            known = _REPLAYS[model] = Replays(recorder, model.device)
     if obstacle is not None and options.graphs:
         raise DapdError(f"graphs is set, but {obstacle}; leave it out, or set it to none or false")
     return known
+
+
+def _hashable(part: object) -> bool:
+    try:
+        hash(part)
+    except TypeError:
+        return False
+    return True
 
 
 def _obstacle(model: MaskedLM, strategy: Selects, options: Options) -> str | None:
@@ -253,6 +269,9 @@ def _obstacle(model: MaskedLM, strategy: Selects, options: Options) -> str | Non
         return f"the model {type(model).__name__} may read tensors on the host"
     if not getattr(strategy, "recordable", False):
         return f"strategy {type(strategy).__name__} does not declare itself recordable"
+    for what, part in (("strategy", strategy), ("model", model)):
+        if not _hashable(part):
+            return f"the {what} {type(part).__name__} has no hash, by which its recordings would be found again"
     if options.sampling.temperature > 0:
         return f"temperature is {options.sampling.temperature}; only steps at temperature 0 are recorded"
     if options.reuse is Reuse.SETTLED:

@@ -137,6 +137,14 @@ class Outcome:
     settled columns are reused, how many are due."""
 
 
+def weights_of(model: MaskedLM) -> Hashable:
+    """Where a model's tensors lie: weights that were moved, cast or replaced lie elsewhere, or are of another kind."""
+    found: list[Tensor] = []
+    for name in ("parameters", "buffers"):
+        found += getattr(model, name, tuple)()
+    return tuple((weight.data_ptr(), weight.dtype) for weight in found)
+
+
 @dataclass(frozen=True)
 class Pass:
     """One decoding's model, strategy and options, and the pass that they make."""
@@ -147,14 +155,14 @@ class Pass:
     options: Options
     cache: KVCache | None
     padded: bool
+    weights: Hashable = ()
+    """Of `weights_of`, where passes are recorded."""
 
     @cached_property
     def identity(self) -> Hashable:
         """What two decodings must have in common, besides shapes and plan, for one recording to serve both."""
-        weights = getattr(self.model, "parameters", None)
-        # Weights that were moved or replaced lie elsewhere.
-        where = tuple(weight.data_ptr() for weight in weights()) if weights is not None else ()
-        return self.strategy, dataclasses.replace(self.options, seed=0), self.padded, id(self.cache), where
+        options = dataclasses.replace(self.options, seed=0, graphs=None)
+        return self.strategy, options, self.padded, id(self.cache), self.weights
 
     def __call__(self, state: State, plan: Plan, draw: Callable[[int], Drawn] | None = None) -> Outcome:
         """Forward, observe, select, commit; `draw` makes what a temperature needs, given the size of the vocabulary."""
