@@ -30,6 +30,7 @@ from dapd import (
 )
 from dapd.engine import on_device
 from dapd.sampling import choose
+from dapd.step import masks_per_block
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
 from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising
@@ -760,3 +761,19 @@ def test_a_step_runs_on_the_device_of_its_model():
     assert isinstance(guard, torch.cuda.device)
     assert guard.idx == 1
     assert not isinstance(on_device(torch.device("cpu")), torch.cuda.device)
+
+
+@pytest.mark.parametrize("strategy", [TopK(steps=1), TopK(k=100)])
+def test_masks_are_counted_in_whole_numbers(strategy):
+    """301 is no bfloat16: rounded counts would ask for another number of steps."""
+    model = Scripted(rising, max_length=512)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps = list(decode(model, blank(model, [[1, 2]], 301), strategy))
+    assert len(steps) == (1 if strategy.steps else 4)
+    assert not steps[-1].canvas.masked.any()
+
+
+def test_masks_per_block():
+    masked = torch.tensor([[True, False, True, True, False], [False, False, True, False, True]])
+    bounds = torch.tensor([[1, 2, 0], [2, 5, 0]])
+    assert masks_per_block(masked, bounds).tolist() == [[0, 2, 0], [0, 2, 0]]

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, kernels, replay, tree
+from dapd.step import Needs
 from dapd.strategies import Dawn, DreamSchedule, Klass, Threshold, TopK
+from dapd.strategies.base import declared
 from reference.models import PROMPTS, build
 from reference.ours import blank, run
 from reference.scripted import Scripted, rising
@@ -297,7 +300,7 @@ def test_models_and_devices_that_are_not_recorded():
         decode(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=True))
     with pytest.raises(DapdError, match="Scripted may read"):
         decode(Scripted(rising), blank(Scripted(rising), [[1]], 4), TopK(), Options(graphs=True))
-    assert all(strategy.recordable for strategy in PRESETS.values())
+    assert all(declared(strategy, "recordable", False) for strategy in PRESETS.values())
 
 
 def test_packed_tensors():
@@ -449,3 +452,34 @@ def test_what_has_no_hash_runs_as_it_is(recorder):
     assert len(list(decode(model, blank(model, PROMPTS, 8), NoHash()))) == 1
     with pytest.raises(DapdError, match="the strategy Dawn has no hash"):
         decode(model, blank(model, PROMPTS, 8), replace(Dawn(), edge=ListLike(0.1)), Options(graphs=True))
+
+
+class Overrides(Threshold):
+    """Says nothing of its own `select`, which might do anything."""
+
+    def select(self, seen, memory=None, /):
+        return super().select(seen, memory)
+
+
+class Says(Overrides):
+    recordable: ClassVar[bool] = True
+    logits = False
+
+
+class Renamed(Threshold):
+    """Leaves `select` as it is."""
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(Overrides, False), (Says, True), (Renamed, True), (Threshold, True)])
+def test_what_is_declared_of_another_select(recorder, kind, kept):
+    strategy, model = kind(0.9), own()
+    assert Needs.of(strategy).logits is not kept
+    assert (replay.replays_for(model, strategy, Options()) is not None) is kept
+
+
+def test_what_an_object_declares_of_itself():
+    strategy = SimpleNamespace(select=Threshold(0.9).select, logits=False)
+    assert not Needs.of(strategy).logits
+    strategy = Threshold(0.9)
+    object.__setattr__(strategy, "select", TopK().select)
+    assert Needs.of(strategy).logits

@@ -25,7 +25,7 @@ from dapd.models.base import MaskedLM
 from dapd.models.cache import KVCache
 from dapd.options import Options, Reuse
 from dapd.step import Outcome, Pass, Plan, State
-from dapd.strategies.base import Selects
+from dapd.strategies.base import Selects, declared
 from dapd.tree import Packing, filled, mapped, signature, tensors
 
 MAX_KEPT = 32
@@ -267,7 +267,7 @@ def _hashable(part: object) -> bool:
 def _obstacle(model: MaskedLM, strategy: Selects, options: Options) -> str | None:
     if not getattr(model, "graphable", False):
         return f"the model {type(model).__name__} may read tensors on the host"
-    if not getattr(strategy, "recordable", False):
+    if not declared(strategy, "recordable", False):
         return f"strategy {type(strategy).__name__} does not declare itself recordable"
     for what, part in (("strategy", strategy), ("model", model)):
         if not _hashable(part):
