@@ -24,17 +24,19 @@ class Rerun:
 
     def __init__(self):
         self.recorded = self.replayed = 0
-        self.refuse = False
+        self.refuse = None
 
     def record(self, work):
         if self.refuse:
-            raise RuntimeError("cudaErrorStreamCaptureUnsupported\nand more")
+            raise self.refuse
         self.recorded += 1
         made = work()
 
         def again():
             self.replayed += 1
-            return made.copy_(work())
+            for old, new in zip(made, work(), strict=True):
+                old.copy_(new)
+            return made
 
         return again
 
@@ -169,7 +171,7 @@ def test_weights_elsewhere_are_recorded_anew(recorder):
 
 def test_what_cannot_be_recorded_runs_as_it_is(recorder):
     model = build("llada", 1, dtype=torch.float32)
-    recorder.refuse = True
+    recorder.refuse = RuntimeError("cudaErrorStreamCaptureUnsupported\nand more")
     eager = steps_of(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=False))
     with pytest.warns(UserWarning, match="TopK run without CUDA graphs: cudaErrorStreamCaptureUnsupported"):
         assert steps_of(model, blank(model, PROMPTS, 8), TopK(), Options()) == eager
@@ -483,3 +485,59 @@ def test_what_an_object_declares_of_itself():
     strategy = Threshold(0.9)
     object.__setattr__(strategy, "select", TopK().select)
     assert Needs.of(strategy).logits
+
+
+@pytest.mark.parametrize("name", ["klass", "eb-sampler"])
+def test_a_step_does_not_hold_the_memory(recorder, monkeypatch, name):
+    """What is kept of a step lies in another piece than what the strategy remembers."""
+    model, pieces = own(), []
+    real = replay.Recording.__call__
+
+    def called(self, state, noise):
+        outcome = real(self, state, noise)
+        pieces.append({tensor.untyped_storage().data_ptr() for tensor in tree.tensors(outcome.state.memory)})
+        return outcome
+
+    monkeypatch.setattr(replay.Recording, "__call__", called)
+    strategy = Klass(0.4, 1.0) if name == "klass" else PRESETS[name]
+    steps = list(decode(model, blank(model, PROMPTS, 8), strategy, Options(graphs=True)))
+    assert pieces
+    for step, memory in zip(steps[-len(pieces) :], pieces, strict=True):
+        assert not memory & {tensor.untyped_storage().data_ptr() for tensor in tree.tensors(step)}
+        assert bool(memory) is (name == "klass")
+
+
+def test_many_blocks_with_reuse_are_recorded_once(recorder):
+    model, options = own(), Options(block_length=2, reuse="dual")
+    canvas = blank(model, [[1, 2, 3]], 40)
+    for _ in range(2):
+        list(decode(model, canvas, TopK(), options))
+    before = recorder.recorded
+    assert before == 2 * 20
+    list(decode(model, canvas, TopK(), options))
+    assert recorder.recorded == before
+
+
+@pytest.mark.filterwarnings("ignore:steps of strategy")
+def test_what_is_refused_is_not_remembered_without_end(recorder, monkeypatch):
+    monkeypatch.setattr(replay, "MAX_KNOWN", 3)
+    model, recorder.refuse = own(), RuntimeError()
+    for k in range(1, 7):
+        list(decode(model, blank(model, [[1, 2, 3]], 16), TopK(k=k)))
+    store = replay.replays_for(model, TopK(), Options())
+    assert len(store.known) == 3
+    assert not store.kept
+
+
+def test_no_memory_now_is_not_no_memory_for_good(recorder, monkeypatch):
+    model, canvas = own(), blank(own(), [[1, 2, 3]], 8)
+    tried, record = [], recorder.record
+    monkeypatch.setattr(recorder, "record", lambda work: (tried.append(work), record(work))[1])
+    recorder.refuse = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.warns(UserWarning, match="out of memory"):
+        list(decode(model, canvas, TopK()))
+    assert len(tried) == 1, "once in a decoding"
+    recorder.refuse = None
+    list(decode(model, canvas, TopK()))
+    assert recorder.recorded == 1
+    assert recorder.replayed == 8

@@ -1,8 +1,8 @@
 """Passes recorded once and replayed: on a GPU the host then launches one graph instead of a thousand kernels.
 
 A recording reads from buffers of its own and leaves in them the state for the next pass, so a pass that follows one of
-its own kind has nothing to copy in; what it gives back is copied out in one piece. It holds for one shape, plan,
-strategy and set of options. `Recorder` says how work is recorded, `Replays` keeps what was.
+its own kind has nothing to copy in; what it gives back is copied out in one piece, a strategy's memory in another. It
+holds for one shape, plan, strategy and set of options. `Graphs` says how work is recorded, `Replays` keeps what was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,15 +28,23 @@ from dapd.step import Outcome, Pass, Plan, State
 from dapd.strategies.base import Selects, declared
 from dapd.tree import Packing, filled, mapped, signature, tensors
 
-MAX_KEPT = 32
-"""Recordings kept per model; the one that was not used for longest goes first."""
+V = TypeVar("V")
+
+MAX_KEPT = 128
+"""Recordings kept per model; the one that was not used for longest goes first. A block may need three of them."""
+MAX_KNOWN = 1024
+"""Kinds of passes remembered per model: those that occurred once, and those that cannot be recorded."""
 MAX_FREE_CACHES = 2
 """Sets of keys and values that wait for the next decoding of their shape."""
 
 
-class Recorder(Protocol):
-    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """What repeats `work` on the tensors that it reads now, and answers with a tensor that it writes again."""
+Made = tuple[Tensor, ...]
+"""What recorded work answers with, and writes again each time."""
+
+
+class Graphs(Protocol):
+    def record(self, work: Callable[[], Made]) -> Callable[[], Made]:
+        """What repeats `work` on the tensors that it reads now, and answers with the tensors that it writes again."""
         ...
 
 
@@ -49,7 +57,7 @@ class CudaGraphs:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self.pool = torch.cuda.graph_pool_handle()
 
-    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def record(self, work: Callable[[], Made]) -> Callable[[], Made]:
         with torch.cuda.device(self.device), torch.no_grad():
             # Once outside of the graph: workspaces and compiled kernels must not be made while it is recorded.
             self.stream.wait_stream(torch.cuda.current_stream())
@@ -60,7 +68,7 @@ class CudaGraphs:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 made = work()
 
-        def replay() -> Tensor:
+        def replay() -> Made:
             graph.replay()
             return made
 
@@ -74,9 +82,7 @@ Work = Callable[[State, Tensor | None], Outcome]
 class Recording:
     """One recorded pass with its buffers."""
 
-    def __init__(
-        self, recorder: Recorder, state: State, noise: Tensor | None, work: Work, cache: KVCache | None
-    ) -> None:
+    def __init__(self, recorder: Graphs, state: State, noise: Tensor | None, work: Work, cache: KVCache | None) -> None:
         self.buffers: State = mapped(torch.clone, state)
         self.inputs = tensors(self.buffers)
         self.noise = None if noise is None else noise.clone()
@@ -86,15 +92,13 @@ class Recording:
         self.inside: list[weakref.ref[Tensor]] = []
         self.replay = recorder.record(lambda: self._run(work))
 
-    def _run(self, work: Work) -> Tensor:
-        """What is recorded: the pass, its results in one piece, and the buffers moved on to the state it leaves."""
+    def _run(self, work: Work) -> Made:
+        """What is recorded: the pass, its results packed, and the buffers moved on to the state it leaves."""
         outcome = work(self.buffers, self.noise)
         number_of = {id(buffer): number for number, buffer in enumerate(self.inputs)}
         # What a pass hands through unchanged is not copied: the number of its buffer; None for a result.
         self.through = [number_of.get(id(tensor)) for tensor in tensors(outcome)]
-        results = [tensor for tensor in tensors(outcome) if id(tensor) not in number_of]
-        self.packing = Packing(results)
-        packed = self.packing.pack(results)
+        packed = self._pack(outcome)
         # From here on with copies: a result may be a view of a buffer.
         values = self._values(packed, self.inputs)
         self.made: Outcome = filled(outcome, values)
@@ -107,10 +111,21 @@ class Recording:
                     buffer.copy_(value)
         return packed
 
-    def _values(self, packed: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
+    def _pack(self, outcome: Outcome) -> Made:
+        """The results in two pieces: the memory is one of its own, so that no step that somebody keeps holds it."""
+        found, first = tensors(outcome), len(tensors(outcome.state.canvas))
+        memory = range(first, first + len(tensors(outcome.state.memory)))
+        results = [place for place, number in enumerate(self.through) if number is None]
+        parts = [place for place in results if place not in memory], [place for place in results if place in memory]
+        self.pieces = [(part, Packing([found[place] for place in part])) for part in parts if part]
+        return tuple(packing.pack([found[place] for place in part]) for part, packing in self.pieces)
+
+    def _values(self, packed: Made, sources: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of an outcome; those handed through are the caller's own again."""
-        results = iter(self.packing.unpack(packed))
-        return [next(results) if number is None else sources[number] for number in self.through]
+        results: dict[int, Tensor] = {}
+        for (part, packing), piece in zip(self.pieces, packed, strict=True):
+            results.update(zip(part, packing.unpack(piece), strict=True))
+        return [results[place] if number is None else sources[number] for place, number in enumerate(self.through)]
 
     def __call__(self, state: State, noise: Tensor | None) -> Outcome:
         """The pass on a state. If the last one left that state here, the launch is all that the device waits for."""
@@ -123,7 +138,7 @@ class Recording:
             self.noise.copy_(noise)
         # Until the pass is through, nobody may rely on what the buffers hold.
         self.holds, self.inside = None, []
-        values = self._values(self.replay().clone(), sources)
+        values = self._values(tuple(piece.clone() for piece in self.replay()), sources)
         outcome: Outcome = filled(self.made, values)
         left = (outcome.state, values[: len(sources)]) if self.moves_on else (state, sources)
         self.holds, self.inside = weakref.ref(left[0]), [weakref.ref(tensor) for tensor in left[1]]
@@ -152,15 +167,36 @@ class Latest:
         return same and holds is not None and holds() is state
 
 
+@dataclass(frozen=True)
+class Known:
+    """A kind of pass that occurred before."""
+
+    refused: bool = False
+    """It cannot be recorded."""
+    short: weakref.ref[Pass] | None = None
+    """The decoding in which the memory did not suffice to record it."""
+
+    def refuses(self, step: Pass) -> bool:
+        return self.refused or (self.short is not None and self.short() is step)
+
+
+def _put(store: OrderedDict[Hashable, V], key: Hashable, value: V, limit: int) -> None:
+    """Make it the latest one; beyond the limit the oldest goes."""
+    store[key] = value
+    store.move_to_end(key)
+    while len(store) > limit:
+        store.popitem(last=False)
+
+
 class Replays:
     """The recordings of one model, and the caches that they read and write."""
 
-    def __init__(self, recorder: Recorder, device: torch.device, limit: int = MAX_KEPT) -> None:
+    def __init__(self, recorder: Graphs, device: torch.device, limit: int = MAX_KEPT) -> None:
         self.device = device
         self.recorder, self.limit = recorder, limit
-        self.kept: OrderedDict[Hashable, Recording | None] = OrderedDict()
+        self.kept: OrderedDict[Hashable, Recording] = OrderedDict()
+        self.known: OrderedDict[Hashable, Known] = OrderedDict()
         self.latest: Latest | None = None
-        self.refused: set[Hashable] = set()
         self.free: list[tuple[Hashable, KVCache]] = []
         self.lock = threading.RLock()
 
@@ -179,14 +215,13 @@ class Replays:
 
     def _find(self, key: Hashable, step: Pass, state: State, plan: Plan, noise: Tensor | None) -> Recording | None:
         """The recording of such passes; None: there is none, or not yet."""
-        if key in self.refused:
-            return None
-        if key not in self.kept:
-            self._keep(key, None)
-            return None
-        recording = self.kept[key] or self._record(key, step, state, plan, noise)
+        recording, known = self.kept.get(key), self.known.get(key)
+        if recording is None and known is None:
+            _put(self.known, key, Known(), MAX_KNOWN)
+        elif recording is None and known is not None and not known.refuses(step):
+            recording = self._record(key, step, state, plan, noise)
         if recording is not None:
-            self._keep(key, recording)
+            _put(self.kept, key, recording, self.limit)
         return recording
 
     def _record(self, key: Hashable, step: Pass, state: State, plan: Plan, noise: Tensor | None) -> Recording | None:
@@ -196,19 +231,14 @@ class Replays:
         try:
             return Recording(self.recorder, state, noise, work, step.cache)
         except RuntimeError as error:
-            name, why = type(step.strategy).__name__, str(error).splitlines()[0]
-            del self.kept[key]
-            self.refused.add(key)
+            name, why = type(step.strategy).__name__, (str(error).splitlines() or [type(error).__name__])[0]
+            # Without memory now is not without memory for good: the next decoding tries again.
+            short = "out of memory" in str(error)
+            _put(self.known, key, Known(refused=not short, short=weakref.ref(step) if short else None), MAX_KNOWN)
             if step.options.graphs:
                 raise DapdError(f"a step of strategy {name} cannot be recorded: {why}") from error
             warnings.warn(f"steps of strategy {name} run without CUDA graphs: {why}", stacklevel=2)
             return None
-
-    def _keep(self, key: Hashable, recording: Recording | None) -> None:
-        self.kept[key] = recording
-        self.kept.move_to_end(key)
-        while len(self.kept) > self.limit:
-            self.kept.popitem(last=False)
 
     def borrow(self, shape: Hashable) -> KVCache:
         """A cache that no other decoding uses now; one that recordings of this shape know, if there is one."""
@@ -224,14 +254,15 @@ class Replays:
             self.free.append((shape, cache))
             while len(self.free) > MAX_FREE_CACHES:
                 gone, self.latest = self.free.pop(0)[1], None
-                for key in [key for key, kept in self.kept.items() if kept is not None and kept.cache is gone]:
+                for key in [key for key, kept in self.kept.items() if kept.cache is gone]:
                     del self.kept[key]
+                    self.known.pop(key, None)  # another cache may get its address
 
 
 _REPLAYS: weakref.WeakKeyDictionary[MaskedLM, Replays] = weakref.WeakKeyDictionary()
 
 
-def recorder_for(device: torch.device) -> Recorder | None:
+def recorder_for(device: torch.device) -> Graphs | None:
     """How passes are recorded on this device; None: they are not."""
     return CudaGraphs(device) if device.type == "cuda" else None
 
