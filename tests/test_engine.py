@@ -28,7 +28,9 @@ from dapd import (
     TopK,
     decode,
 )
+from dapd.engine import on_device
 from dapd.sampling import choose
+from dapd.step import masks_per_block
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
 from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising
@@ -752,3 +754,26 @@ def test_a_bfloat16_softmax_calls_certain_what_direct_means_by_it():
     logits = torch.tensor([[0.0, 6.9], [0.0, 5.0]]).bfloat16()
     assert logits.softmax(-1).amax(-1).tolist() == [1.0, pytest.approx(0.9933, abs=4e-3)]
     assert Dapd(shortcut="direct").certain == 0.998
+
+
+def test_a_step_runs_on_the_device_of_its_model():
+    guard = on_device(torch.device("cuda", 1))
+    assert isinstance(guard, torch.cuda.device)
+    assert guard.idx == 1
+    assert not isinstance(on_device(torch.device("cpu")), torch.cuda.device)
+
+
+@pytest.mark.parametrize("strategy", [TopK(steps=1), TopK(k=100)])
+def test_masks_are_counted_in_whole_numbers(strategy):
+    """301 is no bfloat16: rounded counts would ask for another number of steps."""
+    model = Scripted(rising, max_length=512)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps = list(decode(model, blank(model, [[1, 2]], 301), strategy))
+    assert len(steps) == (1 if strategy.steps else 4)
+    assert not steps[-1].canvas.masked.any()
+
+
+def test_masks_per_block():
+    masked = torch.tensor([[True, False, True, True, False], [False, False, True, False, True]])
+    bounds = torch.tensor([[1, 2, 0], [2, 5, 0]])
+    assert masks_per_block(masked, bounds).tolist() == [[0, 2, 0], [0, 2, 0]]

@@ -3,14 +3,17 @@
 import gc
 import weakref
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, replay, tree
+from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, kernels, replay, tree
+from dapd.step import Needs
 from dapd.strategies import Dawn, DreamSchedule, Klass, Threshold, TopK
+from dapd.strategies.base import declared
 from reference.models import PROMPTS, build
 from reference.ours import blank, run
 from reference.scripted import Scripted, rising
@@ -21,17 +24,19 @@ class Rerun:
 
     def __init__(self):
         self.recorded = self.replayed = 0
-        self.refuse = False
+        self.refuse = None
 
     def record(self, work):
         if self.refuse:
-            raise RuntimeError("cudaErrorStreamCaptureUnsupported\nand more")
+            raise self.refuse
         self.recorded += 1
         made = work()
 
         def again():
             self.replayed += 1
-            return made.copy_(work())
+            for old, new in zip(made, work(), strict=True):
+                old.copy_(new)
+            return made
 
         return again
 
@@ -166,7 +171,7 @@ def test_weights_elsewhere_are_recorded_anew(recorder):
 
 def test_what_cannot_be_recorded_runs_as_it_is(recorder):
     model = build("llada", 1, dtype=torch.float32)
-    recorder.refuse = True
+    recorder.refuse = RuntimeError("cudaErrorStreamCaptureUnsupported\nand more")
     eager = steps_of(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=False))
     with pytest.warns(UserWarning, match="TopK run without CUDA graphs: cudaErrorStreamCaptureUnsupported"):
         assert steps_of(model, blank(model, PROMPTS, 8), TopK(), Options()) == eager
@@ -297,7 +302,7 @@ def test_models_and_devices_that_are_not_recorded():
         decode(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=True))
     with pytest.raises(DapdError, match="Scripted may read"):
         decode(Scripted(rising), blank(Scripted(rising), [[1]], 4), TopK(), Options(graphs=True))
-    assert all(strategy.recordable for strategy in PRESETS.values())
+    assert all(declared(strategy, "recordable", False) for strategy in PRESETS.values())
 
 
 def test_packed_tensors():
@@ -327,3 +332,212 @@ def test_trees():
     assert tree.signature(wrapped) == tree.signature(tree.mapped(torch.zeros_like, wrapped))
     assert tree.signature(wrapped) != tree.signature({**wrapped, "c": 1})
     assert tree.signature(wrapped) != tree.signature(tree.mapped(torch.Tensor.double, wrapped))
+
+
+def own():
+    """A model that no other test shares."""
+    from dapd import random
+    from reference.models import shape
+
+    return random(shape("llada"), seed=0)
+
+
+def test_a_model_that_was_moved_starts_anew(recorder):
+    model = own()
+    first = replay.replays_for(model, TopK(), Options())
+    assert replay.replays_for(model, TopK(), Options()) is first
+    first.device = torch.device("meta")
+    second = replay.replays_for(model, TopK(), Options())
+    assert second is not first
+    assert second.device == model.device
+
+
+@pytest.mark.parametrize("reuse", ["none", "dual"])
+def test_inference_mode_leaves_nothing_behind(recorder, reuse):
+    model, options = own(), Options(block_length=4, reuse=reuse)
+    canvas = blank(model, [[1, 2, 3]], 8)
+    eager = steps_of(model, canvas, TopK(), replace(options, graphs=False))
+    with torch.inference_mode():
+        assert steps_of(model, canvas, TopK(), options) == eager
+    for _ in range(2):
+        assert steps_of(model, canvas, TopK(), options) == eager
+    with torch.inference_mode():
+        assert steps_of(model, canvas, TopK(), options) == eager
+
+
+def test_what_makes_another_recording(recorder):
+    model = own()
+    model.register_buffer("scale", torch.ones(1))
+
+    def recorded(**fields):
+        before = recorder.recorded
+        list(decode(model, blank(model, [[1, 2, 3]], 4), TopK(), Options(**fields)))
+        return recorder.recorded - before
+
+    assert [recorded(), recorded(graphs=True), recorded(seed=3)] == [1, 0, 0]
+    with kernels.disabled():
+        assert [recorded(), recorded()] == [1, 0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert recorded() == 1
+    model.scale = torch.ones(1)
+    assert [recorded(), recorded()] == [1, 0]
+    model.double()
+    assert [recorded(), recorded()] == [1, 0]
+
+
+def test_the_mode_may_change_between_two_steps(recorder):
+    model = own()
+    steps = decode(model, blank(model, [[1, 2, 3]], 12), TopK())
+    for _ in range(3):
+        next(steps)
+    assert recorder.recorded == 1
+    with kernels.disabled():
+        for _ in range(3):
+            next(steps)
+    assert recorder.recorded == 2
+    list(steps)
+    assert recorder.recorded == 2
+
+
+def test_a_precision_set_for_one_backend_is_no_error(monkeypatch):
+    def fails():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", fails)
+    assert kernels.mode(torch.device("cpu")) == kernels.mode(torch.device("cpu"))
+
+
+def test_a_cast_model_gets_another_cache(recorder):
+    model, options = own(), Options(block_length=4, reuse="dual", graphs=True)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        model.to(dtype)
+        canvas = blank(model, [[1, 2, 3]], 8)
+        eager = steps_of(model, canvas, TopK(), replace(options, graphs=False))
+        for _ in range(2):
+            assert steps_of(model, canvas, TopK(), options) == eager
+
+
+def test_a_caller_may_write_into_its_canvas(recorder):
+    model, found = own(), []
+    canvas = blank(model, PROMPTS, 8)
+    for number in range(3):
+        canvas.tokens[:, canvas.start - 1] = number
+        eager = steps_of(model, canvas, TopK(), Options(graphs=False))
+        found.append(eager[-1][-1])
+        assert steps_of(model, canvas, TopK(), Options()) == eager
+        steps = decode(model, canvas, TopK())
+        canvas.tokens[:, canvas.start - 1] = number + 10
+        assert list(steps)[-1].canvas.tokens.tolist() == found[-1]
+    assert found[0] != found[1]
+
+
+@dataclass
+class NoHash:
+    """Not frozen: it can be compared and has no hash."""
+
+    recordable: ClassVar[bool] = True
+
+    def select(self, seen, memory=None, /):
+        return Selection(seen.masked)
+
+
+class ListLike(float):
+    """A field that keeps a frozen dataclass from having a hash."""
+
+    __hash__ = None
+
+
+def test_what_has_no_hash_runs_as_it_is(recorder):
+    model = own()
+    with pytest.raises(DapdError, match="the strategy NoHash has no hash"):
+        decode(model, blank(model, PROMPTS, 8), NoHash(), Options(graphs=True))
+    assert len(list(decode(model, blank(model, PROMPTS, 8), NoHash()))) == 1
+    with pytest.raises(DapdError, match="the strategy Dawn has no hash"):
+        decode(model, blank(model, PROMPTS, 8), replace(Dawn(), edge=ListLike(0.1)), Options(graphs=True))
+
+
+class Overrides(Threshold):
+    """Says nothing of its own `select`, which might do anything."""
+
+    def select(self, seen, memory=None, /):
+        return super().select(seen, memory)
+
+
+class Says(Overrides):
+    recordable: ClassVar[bool] = True
+    logits = False
+
+
+class Renamed(Threshold):
+    """Leaves `select` as it is."""
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(Overrides, False), (Says, True), (Renamed, True), (Threshold, True)])
+def test_what_is_declared_of_another_select(recorder, kind, kept):
+    strategy, model = kind(0.9), own()
+    assert Needs.of(strategy).logits is not kept
+    assert (replay.replays_for(model, strategy, Options()) is not None) is kept
+
+
+def test_what_an_object_declares_of_itself():
+    strategy = SimpleNamespace(select=Threshold(0.9).select, logits=False)
+    assert not Needs.of(strategy).logits
+    strategy = Threshold(0.9)
+    object.__setattr__(strategy, "select", TopK().select)
+    assert Needs.of(strategy).logits
+
+
+@pytest.mark.parametrize("name", ["klass", "eb-sampler"])
+def test_a_step_does_not_hold_the_memory(recorder, monkeypatch, name):
+    """What is kept of a step lies in another piece than what the strategy remembers."""
+    model, pieces = own(), []
+    real = replay.Recording.__call__
+
+    def called(self, state, noise):
+        outcome = real(self, state, noise)
+        pieces.append({tensor.untyped_storage().data_ptr() for tensor in tree.tensors(outcome.state.memory)})
+        return outcome
+
+    monkeypatch.setattr(replay.Recording, "__call__", called)
+    strategy = Klass(0.4, 1.0) if name == "klass" else PRESETS[name]
+    steps = list(decode(model, blank(model, PROMPTS, 8), strategy, Options(graphs=True)))
+    assert pieces
+    for step, memory in zip(steps[-len(pieces) :], pieces, strict=True):
+        assert not memory & {tensor.untyped_storage().data_ptr() for tensor in tree.tensors(step)}
+        assert bool(memory) is (name == "klass")
+
+
+def test_many_blocks_with_reuse_are_recorded_once(recorder):
+    model, options = own(), Options(block_length=2, reuse="dual")
+    canvas = blank(model, [[1, 2, 3]], 40)
+    for _ in range(2):
+        list(decode(model, canvas, TopK(), options))
+    before = recorder.recorded
+    assert before == 2 * 20
+    list(decode(model, canvas, TopK(), options))
+    assert recorder.recorded == before
+
+
+@pytest.mark.filterwarnings("ignore:steps of strategy")
+def test_what_is_refused_is_not_remembered_without_end(recorder, monkeypatch):
+    monkeypatch.setattr(replay, "MAX_KNOWN", 3)
+    model, recorder.refuse = own(), RuntimeError()
+    for k in range(1, 7):
+        list(decode(model, blank(model, [[1, 2, 3]], 16), TopK(k=k)))
+    store = replay.replays_for(model, TopK(), Options())
+    assert len(store.known) == 3
+    assert not store.kept
+
+
+def test_no_memory_now_is_not_no_memory_for_good(recorder, monkeypatch):
+    model, canvas = own(), blank(own(), [[1, 2, 3]], 8)
+    tried, record = [], recorder.record
+    monkeypatch.setattr(recorder, "record", lambda work: (tried.append(work), record(work))[1])
+    recorder.refuse = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.warns(UserWarning, match="out of memory"):
+        list(decode(model, canvas, TopK()))
+    assert len(tried) == 1, "once in a decoding"
+    recorder.refuse = None
+    list(decode(model, canvas, TopK()))
+    assert recorder.recorded == 1
+    assert recorder.replayed == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,8 +18,9 @@ from dapd.models.base import MaskedLM
 from dapd.models.cache import KVCache
 from dapd.options import Options, Reuse
 from dapd.replay import replays_for
-from dapd.step import Needs, Outcome, Pass, Plan, Start, State
+from dapd.step import Needs, Outcome, Pass, Plan, Start, State, weights_of
 from dapd.strategies.base import Selects
+from dapd.tree import mapped
 
 COLUMN_BUCKET = 32
 """Where rows compute columns of their own choice, their number is rounded up to a multiple of this."""
@@ -49,6 +51,11 @@ def decode(model: MaskedLM, canvas: Canvas, strategy: Selects, options: Options 
     return _Run(model, canvas, strategy, options or Options()).steps()
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels and graphs are launched on torch's current device: among several it must be the model's."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 class _Run:
     """The host's side of one decoding: what to compute next, and what the one transfer per step says."""
 
@@ -67,13 +74,16 @@ class _Run:
         self.padded = not bool(canvas.valid.all())
         self.plans: dict[Hashable, Plan] = {}
         age = torch.zeros_like(canvas.tokens) if options.reuse is Reuse.SETTLED else None
+        # A copy: what a caller writes into its own tensors later reaches neither this decoding nor a recording.
+        canvas = mapped(torch.clone, canvas)
         self.state = State(canvas, None, torch.zeros_like(canvas.padding), age, Start.of(canvas, self.blocks))
         self.left: list[list[int]] = self.state.start.per_block.tolist()
 
     def steps(self) -> Iterator[Step]:
-        shape = (tuple(self.state.canvas.tokens.shape), self.padded)
+        weights = () if self.replays is None else weights_of(self.model)
+        shape = (tuple(self.state.canvas.tokens.shape), self.padded, weights)
         cache = self.borrow(shape)
-        work = Pass(self.model, self.strategy, self.needs, self.options, cache, self.padded)
+        work = Pass(self.model, self.strategy, self.needs, self.options, cache, self.padded, weights)
         try:
             for number in range(len(self.blocks)):
                 self.block_step = 0
@@ -84,14 +94,13 @@ class _Run:
             if cache is not None and self.replays is not None:
                 self.replays.give_back(shape, cache)
 
+    @torch.inference_mode(False)  # what is kept between decodings must be writable in any mode
     @torch.no_grad()
     def step(self, work: Pass, number: int) -> Step:
         """One pass of the paper's loop (`Pass`: forward, observe, select, commit), as it is or from a recording."""
         plan = self.plan(number)
-        if self.replays is None:
-            outcome = work(self.state, plan, partial(self.drawn, plan))
-        else:
-            outcome = self.replays.run(work, self.state, plan, self.drawn(plan).noise)
+        with on_device(self.model.device):
+            outcome = self.outcome(work, plan)
         # Made before the host waits for the device: what follows the wait keeps the device waiting.
         step = Step(
             self.index,
@@ -107,6 +116,11 @@ class _Run:
         self.check(outcome, number)
         self.state, self.index, self.block_step = outcome.state, self.index + 1, self.block_step + 1
         return step
+
+    def outcome(self, work: Pass, plan: Plan) -> Outcome:
+        if self.replays is None:
+            return work(self.state, plan, partial(self.drawn, plan))
+        return self.replays.run(work, self.state, plan, self.drawn(plan).noise)
 
     def drawn(self, plan: Plan, vocab: int = 0) -> Drawn:
         """The random numbers of a pass: for the tokens, where there is a temperature, then for the strategy."""

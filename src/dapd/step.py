@@ -22,7 +22,7 @@ from dapd.models.base import Capture, MaskedLM, Prediction
 from dapd.models.cache import KVCache
 from dapd.options import Options
 from dapd.sampling import choose
-from dapd.strategies.base import AttentionNeed, Observation, Precision, Progress, Sees, Selection, Selects
+from dapd.strategies.base import AttentionNeed, Observation, Precision, Progress, Sees, Selection, Selects, declared
 from dapd.tree import keep_idle
 
 
@@ -45,7 +45,7 @@ class Needs:
             attention=getattr(strategy, "attention", None),
             sees=getattr(strategy, "sees", "block"),
             precision=getattr(strategy, "precision", "float32"),
-            logits=getattr(strategy, "logits", True),
+            logits=declared(strategy, "logits", True),
             draws=getattr(strategy, "draws", False),
             max_idle=getattr(strategy, "max_idle", 0),
         )
@@ -89,22 +89,23 @@ class Start:
     """Masks of each block."""
     n_blocks: Int[Tensor, " batch"]
     """Blocks that hold masks."""
-    membership: Float[Tensor, "length blocks"]
-    """1 where a column belongs to a block."""
+    bounds: Int[Tensor, "2 blocks"]
+    """The first column of each block, and the one behind its last."""
 
     @classmethod
     def of(cls, canvas: Canvas, blocks: Sequence[slice]) -> Start:
-        membership = torch.zeros(canvas.length, max(1, len(blocks)), device=canvas.tokens.device)
-        for number, block in enumerate(blocks):
-            membership[block, number] = 1
-        per_block = masks_per_block(canvas.masked, membership)
-        return cls(canvas.slots.sum(-1), per_block, (per_block > 0).sum(-1), membership)
+        columns = [(block.start, block.stop) for block in blocks] or [(0, 0)]
+        bounds = torch.tensor(columns, device=canvas.tokens.device).T.contiguous()
+        per_block = masks_per_block(canvas.masked, bounds)
+        return cls(canvas.slots.sum(-1), per_block, (per_block > 0).sum(-1), bounds)
 
 
 def masks_per_block(
-    masked: Bool[Tensor, "batch length"], membership: Float[Tensor, "length blocks"]
+    masked: Bool[Tensor, "batch length"], bounds: Int[Tensor, "2 blocks"]
 ) -> Int[Tensor, "batch blocks"]:
-    return (masked.float() @ membership).long()
+    """Counted in whole numbers: a matrix product would round them under autocast or TF32."""
+    before = torch.nn.functional.pad(masked.cumsum(-1), (1, 0))
+    return before[:, bounds[1]] - before[:, bounds[0]]
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,14 @@ class Outcome:
     settled columns are reused, how many are due."""
 
 
+def weights_of(model: MaskedLM) -> Hashable:
+    """Where a model's tensors lie: weights that were moved, cast or replaced lie elsewhere, or are of another kind."""
+    found: list[Tensor] = []
+    for name in ("parameters", "buffers"):
+        found += getattr(model, name, tuple)()
+    return tuple((weight.data_ptr(), weight.dtype) for weight in found)
+
+
 @dataclass(frozen=True)
 class Pass:
     """One decoding's model, strategy and options, and the pass that they make."""
@@ -147,14 +156,14 @@ class Pass:
     options: Options
     cache: KVCache | None
     padded: bool
+    weights: Hashable = ()
+    """Of `weights_of`, where passes are recorded."""
 
     @cached_property
     def identity(self) -> Hashable:
         """What two decodings must have in common, besides shapes and plan, for one recording to serve both."""
-        weights = getattr(self.model, "parameters", None)
-        # Weights that were moved or replaced lie elsewhere.
-        where = tuple(weight.data_ptr() for weight in weights()) if weights is not None else ()
-        return self.strategy, dataclasses.replace(self.options, seed=0), self.padded, id(self.cache), where
+        options = dataclasses.replace(self.options, seed=0, graphs=None)
+        return self.strategy, options, self.padded, id(self.cache), self.weights
 
     def __call__(self, state: State, plan: Plan, draw: Callable[[int], Drawn] | None = None) -> Outcome:
         """Forward, observe, select, commit; `draw` makes what a temperature needs, given the size of the vocabulary."""
@@ -222,7 +231,7 @@ class Pass:
             n_blocks=state.start.n_blocks,
         )
         return Observation(
-            masked=self.of_block(masked, state, plan),
+            masked=self.of_block(masked, plan),
             token=choice.token,
             confidence=choice.confidence,
             logits=choice.logits,
@@ -235,11 +244,13 @@ class Pass:
             noise=drawn.noise,
         )
 
-    def of_block(self, masked: Bool[Tensor, "batch length"], state: State, plan: Plan) -> Bool[Tensor, "batch n"]:
+    def of_block(self, masked: Bool[Tensor, "batch length"], plan: Plan) -> Bool[Tensor, "batch n"]:
         """The window's masks that lie in the active block."""
         if plan.window == plan.block:
             return masked[:, plan.window]
-        return (masked & (state.start.membership[:, plan.number] > 0))[:, plan.window]
+        column = torch.arange(plan.window.start, plan.window.stop, device=masked.device)
+        inside: Tensor = (column >= plan.block.start) & (column < plan.block.stop)
+        return masked[:, plan.window] & inside
 
     def commitment(self, selection: Selection, seen: Observation, plan: Plan) -> Bool[Tensor, "batch n"]:
         """The strategy's choice, except where the plan says otherwise."""
@@ -268,7 +279,7 @@ class Pass:
         # Nan is not below infinity either.
         not_finite = seen.masked & ~(seen.confidence < torch.inf)
         facts = torch.stack((commit, commit & ~seen.masked, not_finite), -1).sum(1)
-        left = masks_per_block(after.canvas.masked, after.start.membership)
+        left = masks_per_block(after.canvas.masked, after.start.bounds)
         due = () if after.age is None else (self.due(after).sum(-1, keepdim=True),)
         return torch.cat((facts, left, *due), -1)
 

@@ -47,3 +47,11 @@ def test_key_bias_is_aligned():
     bias = attention.key_bias(torch.ones(3, 45, dtype=torch.bool, device=DEVICE), torch.float32)
     assert bias.shape == (3, 1, 1, 45)
     assert all(stride % 8 == 0 for stride in bias.stride()[:3])
+
+
+def test_flash_attention_needs_a_recent_device(monkeypatch):
+    attention._has_flash.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 0 else (8, 0))
+    assert not attention._has_flash(torch.device("cuda", 0))
+    assert attention._has_flash(torch.device("cuda", 1))
+    attention._has_flash.cache_clear()

@@ -31,12 +31,14 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def usable(tensor: Tensor) -> bool:
-    """Whether the kernels can take this tensor: one on a CUDA device, or any under the interpreter.
+def usable(tensor: Tensor, *others: Tensor) -> bool:
+    """Whether the kernels can take these tensors: on a CUDA device, or on any under the interpreter.
 
     They have no backward pass, and they know nothing of autocast: training goes the torch way.
     """
-    if tensor.requires_grad or not (tensor.is_cuda or interpreted()):
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (tensor, *others)):
+        return False
+    if not (tensor.is_cuda or interpreted()):
         return False
     return _enabled.get() and not torch.is_autocast_enabled(tensor.device.type) and _triton()
 
@@ -44,6 +46,14 @@ def usable(tensor: Tensor) -> bool:
 def head_size_fits(size: int) -> bool:
     """Whether the attention kernels take heads of this size: powers of two, large enough for the matrix units."""
     return 16 <= size <= 256 and size & (size - 1) == 0
+
+
+def mode(device: torch.device) -> tuple[object, ...]:
+    """What besides a tensor decides how it is computed: recorded work holds for one such mode."""
+    cast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    # Not torch.get_float32_matmul_precision, which fails where the precision was set for one backend.
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
+    return _enabled.get(), cast, torch.are_deterministic_algorithms_enabled(), precision
 
 
 @contextmanager

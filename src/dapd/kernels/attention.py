@@ -5,6 +5,7 @@ The operators that give it are torch's own but private, so this is the one place
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -88,7 +89,14 @@ def scores(q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"]) -> Float[Te
 
 def _flash(q: Tensor, bias: Tensor | None) -> bool:
     half = q.dtype in (torch.bfloat16, torch.float16)
-    return q.is_cuda and half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    fits = q.is_cuda and half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    return fits and _has_flash(q.device)
+
+
+@cache
+def _has_flash(device: torch.device) -> bool:
+    """Flash attention is made for Ampere and what came after it."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _repeated(heads: Tensor, n: int) -> Tensor:

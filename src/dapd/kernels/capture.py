@@ -25,7 +25,7 @@ class AttentionSum:
     ) -> None:
         """Add a layer: the rows' queries, the columns' keys, and the rows' denominators over all keys."""
         self._terms += q.shape[1]
-        if usable(q) and q.dtype in FLOATS and head_size_fits(q.shape[-1]):
+        if usable(q, k, lse) and q.dtype in FLOATS and head_size_fits(q.shape[-1]):
             from dapd.kernels.jit.capture import accumulate
 
             self._sums = accumulate(self._sums, q, k, lse, valid)

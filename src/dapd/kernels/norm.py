@@ -30,7 +30,7 @@ def rms_norm(x: Float[Tensor, "*b d"], weight: Float[Tensor, " d"], eps: float) 
 
 def add_rms_norm(x: Float[Tensor, "*b d"], y: Float[Tensor, "*b d"], weight: Float[Tensor, " d"], eps: float) -> Added:
     """x + y, and its norm."""
-    if _fits(x, weight) and y.dtype == x.dtype:
+    if _fits(x, weight, y) and y.dtype == x.dtype:
         from dapd.kernels.jit.norm import rms_norm as kernel
 
         return kernel(x, y, weight, eps)
@@ -38,5 +38,5 @@ def add_rms_norm(x: Float[Tensor, "*b d"], y: Float[Tensor, "*b d"], weight: Flo
     return Added(total, rms_norm(total, weight, eps))
 
 
-def _fits(x: Tensor, weight: Tensor) -> bool:
-    return usable(x) and x.dtype in FLOATS and weight.dtype == x.dtype
+def _fits(x: Tensor, weight: Tensor, *others: Tensor) -> bool:
+    return usable(x, weight, *others) and x.dtype in FLOATS and weight.dtype == x.dtype

@@ -38,7 +38,7 @@ def rotated_heads(
     n_q, n_kv = counts
     heads = packed.view(*packed.shape[:2], n_q + 2 * n_kv, cos.shape[-1]).transpose(1, 2)
     q, k, v = heads[:, :n_q], heads[:, n_q : n_q + n_kv], heads[:, n_q + n_kv :]
-    if usable(packed) and packed.dtype in FLOATS and packed.is_contiguous() and head_size_fits(cos.shape[-1]):
+    if usable(packed, cos, sin) and packed.dtype in FLOATS and packed.is_contiguous() and head_size_fits(cos.shape[-1]):
         from dapd.kernels.jit.rotary import rotate_in_place
 
         rotate_in_place(packed, n_q + n_kv, cos, sin)

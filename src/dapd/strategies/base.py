@@ -129,7 +129,7 @@ class Strategy:
 
     recordable: ClassVar[bool] = False
     """Whether `select` is made of tensor operations alone, reads none of them on the host and remembers nothing on
-    `self`: such a step may be recorded once and replayed."""
+    `self`: such a step may be recorded once and replayed. Who overrides `select` says it anew, as with `logits`."""
 
     @property
     def attention(self) -> AttentionNeed | None:
@@ -153,6 +153,17 @@ class Strategy:
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         raise TypeError(f"{type(self).__name__} does not say what to select")
+
+
+def declared(strategy: Selects, name: str, default: bool) -> bool:
+    """What a strategy says of its `select`; what is inherited from above the class that defines that says nothing."""
+    levels = [getattr(strategy, "__dict__", {}), *(vars(kind) for kind in type(strategy).__mro__)]
+    for level in levels:
+        if name in level:
+            return bool(getattr(strategy, name))
+        if "select" in level:
+            return default
+    return default
 
 
 def top(
@@ -217,6 +228,7 @@ __all__ = [
     "check_choice",
     "check_range",
     "check_steps",
+    "declared",
     "entropy",
     "order_score",
     "rows",
