@@ -91,7 +91,7 @@ def load(
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
-    device = check_device(default_device() if device is None else device)
+    device = check_device(device)
     name = str(source)
     if fp8:
         check_fp8(torch.device(device), dtype)
@@ -120,10 +120,10 @@ def _shown(name: str, fp8: bool) -> str:
     return f"{name} (fp8)" if fp8 else name
 
 
-def check_device(device: str | torch.device) -> torch.device:
-    """The device, if there is one of that name."""
+def check_device(device: str | torch.device | None) -> torch.device:
+    """The device, if there is one of that name; None: a GPU if there is one."""
     try:
-        found = torch.device(device)
+        found = torch.device(default_device() if device is None else device)
     except RuntimeError:
         raise DapdError(f"unknown device {str(device)!r}; allowed: cpu, cuda, cuda:1, ...") from None
     if found.type == "cuda" and not torch.cuda.is_available():

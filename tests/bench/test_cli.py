@@ -174,5 +174,5 @@ def test_mistakes_end_with_a_message(args: list[str], said: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize("command", ["forward", "step", "decode", "targets", "parity"])
 def test_cuda_without_cuda(command: str) -> None:
-    with pytest.raises(DapdError, match="no CUDA device; use --device cpu"):
+    with pytest.raises(DapdError, match="sees no CUDA GPU; give cpu"):
         CliRunner().invoke(app, ["bench", command, "--device", "cuda"], catch_exceptions=False)

@@ -57,19 +57,15 @@ def test_paced_trajectory_is_the_engines(pace: Pace) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_projections_give_the_same(bias: bool) -> None:
-    apart = nn.Module()
-    for name, size in (("q_proj", 8), ("k_proj", 4), ("v_proj", 4)):
-        setattr(apart, name, nn.Linear(8, size, bias=bias))
-    names = ("q_proj", "k_proj", "v_proj")
-    packed = nn.Module()
-    packed.qkv_proj = nn.Linear(8, 16, bias=bias)
+    apart = [nn.Linear(8, size, bias=bias) for size in (8, 4, 4)]
+    packed = nn.Linear(8, 16, bias=bias)
     with torch.no_grad():
-        packed.qkv_proj.weight.copy_(torch.cat([getattr(apart, n).weight for n in names]))
+        packed.weight.copy_(torch.cat([part.weight for part in apart]))
         if bias:
-            packed.qkv_proj.bias.copy_(torch.cat([getattr(apart, n).bias for n in names]))
+            packed.bias.copy_(torch.cat([part.bias for part in apart]))
     h = torch.randn(1, 3, 8)
-    for a, b in zip(*(projected(m, names, "qkv_proj", (8, 4, 4), h) for m in (apart, packed)), strict=True):
-        torch.testing.assert_close(a, b)
+    for part, made in zip(apart, projected(packed, (8, 4, 4), h), strict=True):
+        torch.testing.assert_close(made, part(h))
 
 
 def test_what_it_does_not_know_is_an_error() -> None:

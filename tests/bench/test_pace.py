@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dapd import decode
-from dapd.bench.pace import Pace, options_with, paced, random_canvas, with_pace, with_set_of
+from dapd.bench.pace import Pace, paced, random_canvas, with_pace, with_set_of
 from dapd.models import random
 from dapd.strategies import PRESETS, Dapd, Strategy
 
@@ -48,7 +48,3 @@ def test_the_threshold_sets_the_size_of_the_set() -> None:
         sizes.append(int(next(decode(model, canvas, strategy)).commit.sum()))
     assert 1 <= sizes[0] <= 4
     assert 4 <= sizes[1] <= 9
-
-
-def test_options_leave_out_what_does_not_exist() -> None:
-    assert options_with(block_length=4, refresh=None, no_such_option=3).block_length == 4

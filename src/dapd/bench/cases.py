@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from dapd import Options, Reuse, decode, kernels
 from dapd.bench import naive
 from dapd.bench.floor import Rate, forward_flops
-from dapd.bench.pace import Pace, options_with, random_canvas, with_pace, with_set_of
+from dapd.bench.pace import Pace, random_canvas, with_pace, with_set_of
 from dapd.bench.timing import Timing, clear, graphed, synchronise, time_calls, time_steps
 from dapd.canvas import Canvas
 from dapd.errors import DapdError, unknown
@@ -38,12 +38,6 @@ CAPTURES = {
     "torch": "captured without Triton kernels anywhere",
     "eager": "the naive path's: whole attention matrices in the captured layers, logits for every column",
 }
-
-
-def without_kernels() -> AbstractContextManager[Any]:
-    """Inside, everything runs on torch's own operations."""
-    disabled: Callable[[], AbstractContextManager[Any]] = getattr(kernels, "disabled", nullcontext)
-    return disabled()
 
 
 @dataclass(frozen=True)
@@ -71,8 +65,6 @@ class Case:
             raise unknown("strategy", self.strategy, [*PRESETS, *NAIVE])
         if self.strategy in NAIVE and self.reuse != "none":
             raise DapdError("the naive path reuses nothing; give --reuse none with it")
-        if self.graphs and "graphs" not in {f.name for f in dataclasses.fields(Options)}:
-            raise DapdError("this version's engine has no CUDA graphs; leave --graphs out")
         if self.block is not None and self.gen % self.block:
             raise DapdError(f"blocks of {self.block} do not divide the {self.gen} new tokens; see --block")
         self.options()
@@ -82,13 +74,11 @@ class Case:
         return self.prompt + self.gen
 
     def options(self) -> Options:
-        return options_with(
-            block_length=self.block,
-            reuse=Reuse(self.reuse),
-            refresh=None if self.reuse == "none" else self.refresh,
-            graphs=self.graphs,
-            settle=self.settle if self.reuse == "settled" else None,
-        )
+        refresh = None if self.reuse == "none" else self.refresh
+        plain = Options(block_length=self.block, reuse=Reuse(self.reuse), refresh=refresh, graphs=self.graphs)
+        if self.settle is None or self.reuse != "settled":
+            return plain
+        return dataclasses.replace(plain, settle=self.settle)
 
     def rule(self) -> Strategy:
         """The decoder, or the one that the naive path imitates."""
@@ -157,7 +147,7 @@ class Bench:
                 return naive.forward(self.model, canvas.tokens, Dapd())
             return self.model(canvas.tokens, slice(0, canvas.length), window, capture=asked)
 
-        with torch.no_grad(), without_kernels() if capture.endswith("torch") else nullcontext():
+        with torch.no_grad(), kernels.disabled() if capture.endswith("torch") else nullcontext():
             if not graph:
                 return time_calls(call, self.device, warmup=self.warmup, repeats=self.repeats)
             timing = time_calls(graphed(call), self.device, warmup=self.warmup, repeats=self.repeats)

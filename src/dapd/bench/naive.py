@@ -99,7 +99,7 @@ def attend(
     """Attention: the library's where nobody looks at the weights, spelt out where they are kept."""
     config = model.config
     kv = config.n_kv_heads * config.head_dim
-    parts = projected(layer, ("q_proj", "k_proj", "v_proj"), "qkv_proj", (config.d_model, kv, kv), h)
+    parts = projected(layer.qkv_proj, (config.d_model, kv, kv), h)
     q, k, v = (part.reshape(*part.shape[:2], -1, config.head_dim).transpose(1, 2) for part in parts)
     q, k = rotated(q, *angles), rotated(k, *angles)
     k, v = (part.repeat_interleave(config.n_heads // config.n_kv_heads, 1) for part in (k, v))
@@ -115,20 +115,15 @@ def attend(
 
 def mlp(layer: Any, h: Float[Tensor, "b l e"]) -> Float[Tensor, "b l e"]:
     width = layer.down_proj.in_features
-    gate, up = projected(layer, ("gate_proj", "up_proj"), "gate_up_proj", (width, width), h)
+    gate, up = projected(layer.gate_up_proj, (width, width), h)
     down: Tensor = layer.down_proj(F.silu(gate) * up)
     return down
 
 
-def projected(
-    layer: Any, names: tuple[str, ...], packed: str, sizes: tuple[int, ...], h: Float[Tensor, "b l e"]
-) -> list[Tensor]:
-    """One product for each projection, whether the model keeps the weights apart or packed along the output."""
-    if hasattr(layer, names[0]):
-        return [getattr(layer, name)(h) for name in names]
-    both = getattr(layer, packed)
-    biases = [None] * len(sizes) if both.bias is None else list(both.bias.split(sizes))
-    return [F.linear(h, weight, bias) for weight, bias in zip(both.weight.split(sizes), biases, strict=True)]
+def projected(packed: Any, sizes: tuple[int, ...], h: Float[Tensor, "b l e"]) -> list[Tensor]:
+    """One product for each of the projections that the model keeps packed along the output."""
+    biases = [None] * len(sizes) if packed.bias is None else list(packed.bias.split(sizes))
+    return [F.linear(h, weight, bias) for weight, bias in zip(packed.weight.split(sizes), biases, strict=True)]
 
 
 def normed(norm: Any, x: Float[Tensor, "b l e"]) -> Float[Tensor, "b l e"]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -86,12 +86,6 @@ def random_canvas(model: Transformer, prompt: int, gen: int, batch: int = 1, *, 
     return dataclasses.replace(canvas, tokens=tokens)
 
 
-def options_with(**wanted: Any) -> Options:
-    """Options with the given fields, less those that this version does not have."""
-    known = {field.name for field in dataclasses.fields(Options)}
-    return Options(**{name: value for name, value in wanted.items() if name in known and value is not None})
-
-
 def with_set_of(model: Transformer, canvas: Canvas, strategy: Dapd, size: int) -> Dapd:
     """The strategy with the edge threshold at which its greedy set has about `size` positions on this canvas.
 
@@ -119,5 +113,5 @@ def _observed(model: Transformer, canvas: Canvas, strategy: Dapd) -> Iterator[Ob
         return Dapd.select(self, seen, memory)
 
     spy = cast(Dapd, type("Spy", (Dapd,), {"select": select})(**dataclasses.asdict(strategy)))
-    next(decode(model, canvas, spy, options_with(graphs=False)))
+    next(decode(model, canvas, spy, Options(graphs=False)))
     yield found[0]

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dapd import Step, decode
-from dapd.bench.cases import Record, without_kernels
-from dapd.bench.pace import options_with
+from dapd import Options, Step, decode, kernels
+from dapd.bench.cases import Record
 from dapd.canvas import Canvas
 from dapd.errors import DapdError
 from dapd.generation import DiffusionLM
@@ -46,8 +45,8 @@ def run(lm: DiffusionLM, canvas: Canvas, strategy: Strategy, *, reference: bool)
     """Decode to the end on one of the two paths."""
     commits: set[Commit] = set()
     before, steps, now = [], [], canvas
-    with without_kernels() if reference else nullcontext():
-        for step in decode(lm.network, canvas, strategy, options_with(graphs=False if reference else None)):
+    with kernels.disabled() if reference else nullcontext():
+        for step in decode(lm.network, canvas, strategy, Options(graphs=False if reference else None)):
             before.append(now)
             steps.append(step)
             commits |= _commits(step, step.index)
@@ -68,7 +67,7 @@ def forced(lm: DiffusionLM, strategy: Strategy, reference: Run) -> int:
     """
     differing = 0
     for canvas, step in zip(reference.before, reference.steps, strict=True):
-        own = next(decode(lm.network, canvas, strategy, options_with(graphs=False)))
+        own = next(decode(lm.network, canvas, strategy, Options(graphs=False)))
         differing += len(_commits(step, 0) - _commits(own, 0))
     return differing
 

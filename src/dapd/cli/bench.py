@@ -14,13 +14,13 @@ from rich.console import Console
 from dapd.bench import targets as goals
 from dapd.bench.cases import CAPTURES, NAIVE, Bench, Case, Record, guarded
 from dapd.bench.floor import matmul_rate
-from dapd.bench.models import bench_model, checked_device, lab_name
+from dapd.bench.models import bench_model
 from dapd.bench.parity import parity
 from dapd.bench.report import Report
 from dapd.bench.timing import clear
 from dapd.cli.generate import calm_threads
 from dapd.errors import DapdError, unknown
-from dapd.generation import DEFAULT_MODEL, DiffusionLM, as_dtype, load
+from dapd.generation import DEFAULT_MODEL, DiffusionLM, as_dtype, check_device, load
 from dapd.lab.tasks import get
 from dapd.models.fp8 import check_fp8
 from dapd.settings import setting
@@ -145,7 +145,7 @@ def forward_command(
 ) -> None:
     """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
     check_counts(repeats, warmup)
-    where, methods = checked_device(device), names(capture)
+    where, methods = check_device(device), names(capture)
     graph = bool(switch(graphs))
     if graph and where.type != "cuda":
         raise DapdError(f"--graphs on needs a CUDA device, not {where}; leave it out")
@@ -186,7 +186,7 @@ def step_command(
 ) -> None:
     """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
     check_counts(repeats, warmup)
-    where, on = checked_device(device), switch(graphs)
+    where, on = check_device(device), switch(graphs)
     common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
     if fp8:
@@ -219,7 +219,7 @@ def decode_command(
 ) -> None:
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
-    where, on = checked_device(device), switch(graphs)
+    where, on = check_device(device), switch(graphs)
     common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
     least = min(case.gen for case in asked)
@@ -250,15 +250,14 @@ def targets_command(
     check_counts(repeats, warmup)
     if rounds < 1 or divide < 1:
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
-    where = checked_device(device)
+    where = check_device(device)
     large = ["random:llada-8b", "random:dream-7b"] if where.type == "cuda" else []
     report = Report("targets", where, json)
     for name in names(model) if model is not None else [*large, "lab"]:
         lab = name == "lab"
         listed = goals.CPU_TARGETS if lab else goals.MODEL_TARGETS
         place = torch.device("cpu") if lab else where
-        shown, kind = (lab_name(), None) if lab else (name, dtype)
-        bench = prepared(shown, place, kind, report, warmup=warmup, repeats=repeats)
+        bench = prepared(name, place, None if lab else dtype, report, warmup=warmup, repeats=repeats)
         asked = [target.divided(divide) if divide > 1 else target for target in listed]
         for record in goals.measure(bench, asked, rounds=rounds):
             report.add(record)
@@ -281,7 +280,7 @@ def parity_command(
     json: Json = None,
 ) -> None:
     """Decisions of the fast path (kernels, graphs) beside those of the reference path (torch operations alone)."""
-    where, kinds, presets = checked_device(device), names(dtypes), names(strategies)
+    where, kinds, presets = check_device(device), names(dtypes), names(strategies)
     for kind in kinds:
         as_dtype(kind)
     if fp8:

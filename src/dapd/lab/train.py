@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
+from dapd.generation import check_device
 from dapd.lab.checkpoint import export, network_config, start_from
 from dapd.lab.data import PoolMaker, Rows, held_out
 from dapd.lab.loss import Noisy, add_noise, weighted_loss
@@ -352,9 +353,4 @@ def _step_of(line: str) -> int:
 
 
 def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise DapdError(f"device {name!r}: {str(error).splitlines()[0]}") from None
+    return check_device(None if name == "auto" else name)
