@@ -63,6 +63,7 @@ LOOPS = {
     "blocks": Options(block_length=4, record_edges=True),
     "blocks, prefix": Options(block_length=4, reuse="prefix"),
     "blocks, dual": Options(block_length=4, reuse="dual"),
+    "settled": Options(reuse="settled", refresh=4),
     "prompt, refreshed": Options(reuse="prefix", refresh=3, sampling=Sampling(eos="ban")),
     "early stop": Options(early_stop=True, sampling=Sampling(eos="defer", top_p=0.9)),
 }
@@ -285,7 +286,6 @@ class Plain(Strategy):
     [
         (Plain(), {}, "Plain does not declare itself recordable"),
         (TopK(), {"sampling": Sampling(temperature=0.5)}, "temperature is 0.5"),
-        (TopK(), {"reuse": "settled"}, "reuse is settled"),
     ],
 )
 def test_what_is_never_recorded(recorder, strategy, fields, complaint):

@@ -32,6 +32,7 @@ LOOPS = {
     "one block": Options(),
     "blocks": Options(block_length=8, record_edges=True),
     "prefix": Options(reuse="prefix", refresh=3),
+    "settled": Options(reuse="settled", refresh=4),
     "blocks, dual": Options(block_length=8, reuse="dual"),
     "early stop, nucleus": Options(early_stop=True, sampling=Sampling(eos="defer", top_p=0.9)),
 }

@@ -23,7 +23,7 @@ from dapd.draws import Drawn
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
 from dapd.models.cache import KVCache
-from dapd.options import Options, Reuse
+from dapd.options import Options
 from dapd.step import Outcome, Pass, Plan, State
 from dapd.strategies.base import Selects, declared
 from dapd.tree import Packing, filled, mapped, signature, tensors
@@ -305,6 +305,4 @@ def _obstacle(model: MaskedLM, strategy: Selects, options: Options) -> str | Non
             return f"the {what} {type(part).__name__} has no hash, by which its recordings would be found again"
     if options.sampling.temperature > 0:
         return f"temperature is {options.sampling.temperature}; only steps at temperature 0 are recorded"
-    if options.reuse is Reuse.SETTLED:
-        return "reuse is settled, which computes another number of columns at each step"
     return None

@@ -40,3 +40,5 @@ def test_the_rate_is_measured() -> None:
     rate = matmul_rate(torch.device("cpu"), torch.float32, size=32, repeats=3)
     assert rate.ms > 0
     assert rate.floor_ms(2 * 32**3) == pytest.approx(rate.ms)
+    assert rate.rested_ms is rate.rested_floor_ms(1.0) is None, "a CPU is not timed at rest"
+    assert Rate(32, "float32", 2.0, rested_ms=1.0).rested_floor_ms(2 * 32**3) == pytest.approx(1.0)

@@ -9,6 +9,7 @@ from dapd import decode
 from dapd.bench.pace import Pace, paced, random_canvas, with_pace, with_set_of
 from dapd.models import random
 from dapd.strategies import PRESETS, Dapd, Strategy
+from dapd.strategies.base import declared
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -21,6 +22,8 @@ def test_every_preset_takes_the_given_number_of_steps(name: str) -> None:
     assert isinstance(strategy, type(PRESETS[name]))
     assert strategy == with_pace(PRESETS[name], Pace(steps=5)) != with_pace(PRESETS[name], Pace(steps=4))
     assert dataclasses.asdict(strategy) == dataclasses.asdict(PRESETS[name])
+    for declaration, default in (("recordable", False), ("logits", True)):
+        assert declared(strategy, declaration, default) == declared(PRESETS[name], declaration, default)
 
 
 def test_chosen_positions_come_first() -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dapd.bench import timing as timing_module
 from dapd.bench.timing import Timing, time_calls, time_steps
 from dapd.errors import DapdError
 
@@ -59,6 +60,8 @@ def test_events_and_memory_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         max_memory_reserved=lambda device: 6e9,
     )
     monkeypatch.setattr(torch, "cuda", fake)
+    heated = []
+    monkeypatch.setattr(timing_module, "heat", lambda device: heated.append(now[0]))
 
     def steps() -> Iterator[int]:
         for ms in (100, 1, 2, 6):
@@ -67,4 +70,5 @@ def test_events_and_memory_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
     timing = time_steps(steps(), torch.device("cuda"), warmup=1, repeats=3)
     assert timing.samples == (1.0, 2.0, 6.0)
+    assert heated == [100], "after the warm-up and before the first step that is timed"
     assert (timing.peak_gb, timing.reserved_gb, timing.grown_gb) == (5.0, 6.0, 1.0)

@@ -165,7 +165,7 @@ class Bench:
         """Whole periods, at least `repeats` steps.
 
         An engine may record a kind of step when it meets it the second time: so two periods come before the timed ones,
-        and where each block is a kind of its own, the same steps are made twice beforehand.
+        and where each block, or each number of columns, is a kind of its own, the same steps are made twice beforehand.
         """
         masks = case.gen // 2
         period = case.period(masks)
@@ -178,7 +178,7 @@ class Bench:
             )
         canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
         rule, own = self.rule(case, canvas), self.alone()
-        for _ in range(0 if case.block is None else 2):
+        for _ in range(0 if case.block is None and case.reuse != "settled" else 2):
             for _ in itertools.islice(own.steps(case, canvas, rule, Pace()), warmup + repeats):
                 pass
         steps = own.steps(case, canvas, rule, Pace())
@@ -237,6 +237,7 @@ class Bench:
             "tflops": None if flops is None else flops / timing.ms / 1e9,
             "floor_ms": floor,
             "floor_ratio": None if floor is None else timing.ms / floor,
+            "rested_floor_ms": None if flops is None else self.rate.rested_floor_ms(flops),
             "peak_gb": timing.peak_gb,
             "reserved_gb": timing.reserved_gb,
             "grown_gb": timing.grown_gb,

@@ -41,13 +41,23 @@ class Rate:
     size: int
     dtype: str
     ms: float
+    """In steady work, as everything else is timed."""
+    rested_ms: float | None = None
+    """On a GPU that did nothing before: the clock that it has until it reaches its power limit."""
 
     @property
     def tflops(self) -> float:
         return 2 * self.size**3 / self.ms / 1e9
 
+    @property
+    def rested_tflops(self) -> float | None:
+        return None if self.rested_ms is None else 2 * self.size**3 / self.rested_ms / 1e9
+
     def floor_ms(self, flops: float) -> float:
         return flops / self.tflops / 1e9
+
+    def rested_floor_ms(self, flops: float) -> float | None:
+        return None if self.rested_tflops is None else flops / self.rested_tflops / 1e9
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = None, repeats: int = 20) -> Rate:
@@ -55,5 +65,8 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
     side = size or SIZES.get(device.type, SIZES["cpu"])
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
-    timing = time_calls(lambda: a @ b, device, warmup=5, repeats=repeats)
-    return Rate(side, str(dtype).removeprefix("torch."), timing.ms)
+    rested = None
+    if device.type == "cuda":
+        rested = time_calls(lambda: a @ b, device, warmup=5, repeats=repeats, rested=True).ms
+    steady = time_calls(lambda: a @ b, device, warmup=5, repeats=repeats).ms
+    return Rate(side, str(dtype).removeprefix("torch."), steady, rested)

@@ -69,7 +69,19 @@ def _paced_kind(kind: type[Strategy], pace: Pace) -> type[Strategy]:
         commit = paced(chosen.commit, seen.confidence, seen.masked, pace.now(seen.progress))
         return dataclasses.replace(chosen, commit=commit)
 
-    return type(f"Paced{kind.__name__}", (kind,), {"select": select})
+    return type(f"Paced{kind.__name__}", (kind,), {"select": select, **_declarations(kind)})
+
+
+def _declarations(kind: type[Strategy]) -> dict[str, object]:
+    """What a class declares of its `select`: of another `select` it holds only if that is said again (`declared`)."""
+    found: dict[str, object] = {}
+    for level in kind.__mro__:
+        for name in ("recordable", "logits"):
+            if name in vars(level):
+                found.setdefault(name, vars(level)[name])
+        if "select" in vars(level):
+            break
+    return found
 
 
 def random_canvas(model: Transformer, prompt: int, gen: int, batch: int = 1, *, half: bool = False) -> Canvas:

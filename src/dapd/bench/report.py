@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,7 @@ def environment(device: torch.device, rates: Iterable[Rate] = ()) -> Record:
         "python": platform.python_version(),
         "device": gpu or device.type,
         "threads": torch.get_num_threads(),
-        "matmul": [{"size": r.size, "dtype": r.dtype, "ms": r.ms, "tflops": r.tflops} for r in rates],
+        "matmul": [{**dataclasses.asdict(r), "tflops": r.tflops, "rested_tflops": r.rested_tflops} for r in rates],
     }
 
 
@@ -109,6 +110,8 @@ class Report:
         for rate in self.rates:
             product = f"{rate.size} x {rate.size} {rate.dtype} product"
             console.print(f"{product}: {rate.ms:.3f} ms, {rate.tflops:.4g} TFLOP/s (sets the floor)", highlight=False)
+            if rate.rested_ms is not None:
+                console.print(f"  rested: {rate.rested_ms:.3f} ms, {rate.rested_tflops:.4g} TFLOP/s", highlight=False)
         for kind in COLUMNS:
             rows = [row for row in self.rows if table_of(row) == kind and (kind == "target" or "error" not in row)]
             if rows:

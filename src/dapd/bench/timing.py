@@ -7,12 +7,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
 from dapd.errors import DapdError
 
 GB = 1e9
+
+REST = 0.5
+"""Seconds without work after which a GPU counts as rested."""
 
 
 @dataclass(frozen=True)
@@ -105,22 +109,36 @@ def quantile(values: tuple[float, ...], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]
 
 
-def time_calls(call: Callable[[], object], device: torch.device, *, warmup: int, repeats: int) -> Timing:
+def time_calls(
+    call: Callable[[], object], device: torch.device, *, warmup: int, repeats: int, rested: bool = False
+) -> Timing:
     """Time a function called again and again."""
 
     def calls() -> Iterator[object]:
         while True:
             yield call()
 
-    return time_steps(calls(), device, warmup=warmup, repeats=repeats)
+    return time_steps(calls(), device, warmup=warmup, repeats=repeats, rested=rested)
 
 
-def time_steps(steps: Iterator[object], device: torch.device, *, warmup: int, repeats: int, period: int = 1) -> Timing:
-    """Time consecutive items of an iterator, after some that are not timed."""
+def time_steps(
+    steps: Iterator[object],
+    device: torch.device,
+    *,
+    warmup: int,
+    repeats: int,
+    period: int = 1,
+    rested: bool = False,
+) -> Timing:
+    """Time consecutive items of an iterator, after some that are not timed; rested: on a GPU that was idle before."""
     clear(device)
     for _ in range(warmup):
         _advance(steps)
     synchronise(device)
+    if rested:
+        time.sleep(REST)
+    else:
+        heat(device)
     before = _in_use(device)
     watch, start = Stopwatch(device), time.perf_counter()
     watch.mark()
@@ -145,6 +163,29 @@ def clear(device: torch.device) -> None:
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+
+
+@cache
+def _operands(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two matrices and room for their product, 25 MB in all; kept, so that every measurement holds them alike."""
+    a, b, out = (torch.randn(2048, 2048, device=device, dtype=torch.bfloat16) for _ in range(3))
+    return a, b, out
+
+
+def heat(device: torch.device, seconds: float = 0.3) -> None:
+    """Keep a GPU busy with matrix products until its clock is that of steady work.
+
+    A rested GPU runs at a clock that it gives up within a tenth of a second of full load, when it reaches its power
+    limit. What is compared must be timed in one state, and decoding is steady work.
+    """
+    if device.type != "cuda":
+        return
+    a, b, out = _operands(device)
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for _ in range(200):
+            torch.mm(a, b, out=out)
+        synchronise(device)
 
 
 def _in_use(device: torch.device) -> int:

@@ -54,6 +54,9 @@ def attend_with_lse(
     """As `attend`, with the logarithm of the softmax's denominator."""
     if q.device.type == "cpu":
         return Attended(*aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias))
+    if _cudnn(q, k, v, bias):
+        out, lse = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True)[:2]
+        return Attended(out, lse[..., 0] if lse.ndim == 4 else lse)
     if _flash(q, bias):
         # Heads may be shared as they are.
         return Attended(*aten._scaled_dot_product_flash_attention(q, k, v)[:2])
@@ -91,6 +94,19 @@ def _flash(q: Tensor, bias: Tensor | None) -> bool:
     half = q.dtype in (torch.bfloat16, torch.float16)
     fits = q.is_cuda and half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
     return fits and _has_flash(q.device)
+
+
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+    """Whether cuDNN takes it (unless that is switched off): faster than flash attention from Hopper on."""
+    if not _flash(q, bias) or not _is_hopper(q.device):
+        return False
+    params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, q.shape[1] != k.shape[1])
+    return torch.backends.cuda.can_use_cudnn_attention(params)
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @cache
