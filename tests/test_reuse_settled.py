@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from dapd import PRESETS, DapdError, Options, decode, engine
+from dapd.kernels.rotary import Kept
 from dapd.models import Transformer
 from dapd.models.cache import KVCache
-from dapd.models.columns import place, rows_of, take
+from dapd.models.columns import place, spread, take
 from dapd.strategies import Dapd, Threshold, TopK
 from reference.models import PROMPTS, build
 from reference.ours import blank, run
@@ -80,10 +81,9 @@ def test_the_columns_are_masks_their_predictors_and_recent_tokens(family, back):
     assert counts[-1] <= 2 + back < 13, "the cost falls with the masks"
 
 
-def over_the_window(self, h, span, window, length, valid):
+def over_the_window(self, h, at, window, valid):
     """Logits of every column of the window, whatever was computed."""
-    rows = rows_of(h[:, None], span, slice(0, length), length)[:, 0]
-    return self.head(self._predictors(rows, 0, window, valid))
+    return self.head(self._predictors(spread(h, *at), 0, window, valid))
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
@@ -148,20 +148,23 @@ def test_columns_row_by_row():
     slot, known = place(span, 5)
     assert known.tolist() == [[False, True, False, True, False], [True, False, True, False, True]]
     assert slot[known].tolist() == [0, 2, 0, 1, 2]
-    rows = torch.arange(1.0, 7.0).view(2, 1, 3, 1)
-    assert rows_of(rows, span, slice(1, 5), 5).flatten(1).tolist() == [[1, 0, 3, 0], [0, 5, 0, 6]]
-    assert rows_of(rows, slice(2, 5), slice(3, 5), 5).flatten(1).tolist() == [[2, 3], [5, 6]]
+    rows = torch.arange(1.0, 7.0).view(2, 3, 1)
+    assert spread(rows, slot[:, 1:], known[:, 1:]).flatten(1).tolist() == [[1, 0, 3, 0], [0, 5, 0, 6]]
 
 
 def test_a_cache_that_is_written_row_by_row():
-    cache, whole = KVCache(), torch.zeros(2, 1, 5, 2)
+    cache, shape, like = KVCache(), (2, 1, 5, 2), torch.zeros(1)
     with pytest.raises(DapdError, match="before a pass over the whole"):
-        cache.update(0, torch.tensor([[0], [1]]), whole[:, :, :1], whole[:, :, :1], 5)
-    cache.update(0, slice(0, 5), whole, whole.clone(), 5)
+        cache.room(0, shape, like, whole=False)
+    k, v = cache.room(0, shape, like, whole=True)
+    k.zero_()
+    v.zero_()
     new = torch.tensor([[[[1.0, 2.0]]], [[[3.0, 4.0]]]])
-    k, v = cache.update(0, torch.tensor([[4], [1]]), new, -new, 5)
+    Kept(*cache.room(0, shape, like, whole=False), torch.tensor([[4], [1]])).put(new, -new)
     assert k[0, 0, 4].tolist() == [1, 2]
     assert v[1, 0, 1].tolist() == [-3, -4]
     assert float(k.abs().sum()) == 10
-    again, _ = cache.update(0, slice(0, 5), whole + 7, whole, 5)
-    assert again.data_ptr() == k.data_ptr(), "recorded passes know where it lies"
+    Kept(k, v, slice(2, 3)).put(7 * new, new)
+    assert k[1, 0, 2].tolist() == [21, 28]
+    assert cache.room(0, shape, like, whole=True)[0].data_ptr() == k.data_ptr(), "recorded passes know where it lies"
+    assert cache.room(0, (3, 1, 5, 2), like, whole=True)[0].shape == (3, 1, 5, 2), "another canvas has other room"

@@ -17,6 +17,9 @@ CANNOT = 77
 HELPERS = {"_is_one_of"}
 """Called by kernels, never launched."""
 
+USERS = ("confidence", "selection", "jit.capture", "jit.fp8", "jit.norm", "jit.rotary", "jit.swiglu")
+"""Modules that launch kernels, early as on the GPU they are compiled for."""
+
 compiled: set[str] = set()
 
 
@@ -50,6 +53,8 @@ def pretend_to_have_a_gpu():
     def run(self, *args, grid, warmup, **options):
         made = launch(self, *args, grid=grid, warmup=True, **options)
         assert made.asm["cubin"], "there is no machine code"
+        if self.fn.__name__ != "copy":
+            assert "griddepcontrol.wait" in made.asm["ptx"], "it does not wait for what comes before it"
         compiled.add(self.fn.__name__)
         return made
 
@@ -74,6 +79,10 @@ def activations(dtype, heads, groups, size, valid):
     norm.add_rms_norm(x, x, weight, 1e-5)
     tables = torch.zeros(1, 1, n, size, dtype=torch.float32 if heads == groups else dtype)
     rotary.rotated_heads(torch.zeros(1, n, (heads + 2 * groups) * size, dtype=dtype), (heads, groups), tables, tables)
+    kept = torch.zeros(2, 1, groups, n, size, dtype=dtype)
+    for columns in (slice(0, n), torch.arange(n)[None]):
+        packed = torch.zeros(1, n, (heads + 2 * groups) * size, dtype=dtype)
+        rotary.rotated_heads(packed, (heads, groups), tables, tables, rotary.Kept(*kept, columns))
     swiglu.swiglu(torch.zeros(1, n, 256, dtype=dtype))
     q, k = torch.zeros(1, heads, n, size, dtype=dtype), torch.zeros(1, groups, n, size, dtype=dtype)
     total = capture.AttentionSum()
@@ -120,6 +129,9 @@ def main():
         print(f"nothing compiles without a GPU here: {type(error).__name__}: {str(error)[:300]}")
         sys.exit(CANNOT)
     kernels.interpreted = lambda: True  # as under the interpreter, any tensor will do
+    early = {"EARLY": True, "launch_pdl": True}
+    for module in (f"{kernels.__name__}.{name}" for name in USERS):
+        importlib.import_module(module).overlapped = lambda tensor: early
     activations(torch.bfloat16, 4, 4, 128, None)
     activations(torch.float32, 4, 2, 64, torch.ones(1, 64, dtype=torch.bool))
     decisions()

@@ -46,9 +46,12 @@ def test_a_pass(config, dtype, padded):
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_cached_pass(config, padded):
+@pytest.mark.parametrize("named", [False, True], ids=["a slice", "columns of each row"])
+def test_a_cached_pass(config, padded, named):
     network = random(config, device=DEVICE)
     (ids, valid), span, window = canvas(padded), slice(6, 12), slice(7, 12)
+    if named:
+        span = torch.tensor([[11, 7, 8, 6, 6], [6, 9, 10, 11, 8]], device=DEVICE)
     found = []
     for enabled in (True, False):
         cache, capture = KVCache(), Capture(frozenset({0, 1}), window, slice(0, L))

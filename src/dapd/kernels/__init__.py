@@ -43,6 +43,20 @@ def usable(tensor: Tensor, *others: Tensor) -> bool:
     return _enabled.get() and not torch.is_autocast_enabled(tensor.device.type) and _triton()
 
 
+def overlapped(tensor: Tensor) -> dict[str, bool]:
+    """Launch options of every kernel: from Hopper on it is launched while the one before it still runs.
+
+    With EARLY a kernel first waits until that one is through; what is saved is the time between the two.
+    """
+    early = tensor.is_cuda and _launches_early(tensor.device)
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
+
+
+@cache
+def _launches_early(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def head_size_fits(size: int) -> bool:
     """Whether the attention kernels take heads of this size: powers of two, large enough for the matrix units."""
     return 16 <= size <= 256 and size & (size - 1) == 0

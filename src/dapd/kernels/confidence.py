@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dapd.kernels import overlapped
+
 CHUNK = 16384
 """Tokens of the vocabulary per program: 256 rows of 126,464 make 2,048 programs. It does not depend on the number of
 rows, so that a row's sum is the same alone and in a batch."""
@@ -48,7 +50,9 @@ def most_likely(
     out, late = ([*ids, *[-1] * (MAX_IDS - len(ids))] for ids in (banned, deferred))
     kind = tl.float64 if wide == torch.float64 else tl.float32
     tile = min(TILE, triton.next_power_of_2(vocab))
-    scan[(n_rows, n_chunks)](rows, best, where, total, vocab, n_chunks, *out, *late, kind, CHUNK, tile)
+    early = overlapped(rows)
+    scan[(n_rows, n_chunks)](rows, best, where, total, vocab, n_chunks, *out, *late, kind, CHUNK, tile, **early)
     padded = triton.next_power_of_2(n_chunks)
-    combine[(n_rows,)](best, where, total, token, confidence, vocab, n_chunks, *late, kind, padded, num_warps=1)
+    parts = (best, where, total, token, confidence, vocab, n_chunks)
+    combine[(n_rows,)](*parts, *late, kind, padded, num_warps=1, **early)
     return token.view(logits.shape[:-1]), confidence.view(logits.shape[:-1])

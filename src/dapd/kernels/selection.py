@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dapd.kernels import overlapped
+
 MAX_NODES = 4096
 """Beyond this a row's state no longer fits the registers of one program."""
 BITS = 32
@@ -34,9 +36,8 @@ def independent_set(
     key = key.contiguous() if key.dtype == torch.float64 else key.float().contiguous()
     nodes = nodes.contiguous()
     rows, columns = min(size, 32), min(size, 256)
-    pack[(batch, size // rows, size // columns)](blocks.contiguous(), key, nodes, words, n, size, rows, columns, BITS)
-    n_words = size // BITS
-    rounds[(batch,)](
-        words, nodes, taken, n, size, min(n_words, max(1, TILE_WORDS // size)), BITS, num_warps=4 if size <= 256 else 16
-    )
+    relation, early = (blocks.contiguous(), key, nodes, words), overlapped(nodes)
+    pack[(batch, size // rows, size // columns)](*relation, n, size, rows, columns, BITS, **early)
+    tile = min(size // BITS, max(1, TILE_WORDS // size))
+    rounds[(batch,)](words, nodes, taken, n, size, tile, BITS, num_warps=4 if size <= 256 else 16, **early)
     return taken

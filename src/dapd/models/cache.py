@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.models.columns import Span
 
 
 class KVCache:
@@ -18,24 +18,13 @@ class KVCache:
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def update(
-        self, layer: int, span: Span, k: Float[Tensor, "b h s d"], v: Float[Tensor, "b h s d"], length: int
+    def room(
+        self, layer: int, shape: tuple[int, int, int, int], like: Tensor, *, whole: bool
     ) -> tuple[Float[Tensor, "b h l d"], Float[Tensor, "b h l d"]]:
-        """Put in the columns of `span`, get back all of them."""
+        """Where a layer's keys and values lie; a pass over the whole canvas makes the room if there is none."""
         kept = self._layers.get(layer)
-        if isinstance(span, slice) and span.start == 0 and span.stop == length:
-            if kept is None or kept[0].shape != k.shape:
-                kept = self._layers[layer] = (_room(k), _room(v))
-        elif kept is None:
+        if whole and (kept is None or kept[0].shape != torch.Size(shape)):
+            kept = self._layers[layer] = (like.new_empty(shape), like.new_empty(shape))
+        if kept is None:
             raise DapdError("a part of the canvas was asked for before a pass over the whole of it filled the cache")
-        for place, new in zip(kept, (k, v), strict=True):
-            if isinstance(span, slice):
-                place[:, :, span].copy_(new)
-            else:
-                place.scatter_(2, span[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3]), new)
         return kept
-
-
-def _room(like: Float[Tensor, "b h s d"]) -> Float[Tensor, "b h s d"]:
-    # Not `empty_like`: that would keep the strides of a view into a wider tensor.
-    return like.new_empty(like.shape)

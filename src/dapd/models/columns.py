@@ -23,11 +23,6 @@ def place(span: Int[Tensor, "b s"], length: int) -> tuple[Int[Tensor, "b l"], Bo
     return found.clamp_min(0), found >= 0
 
 
-def rows_of(
-    q: Float[Tensor, "b h s d"], span: Span, wanted: slice, length: int, missing: float = 0.0
-) -> Float[Tensor, "b h n d"]:
-    """The wanted columns' rows of what was computed for the span, `missing` where the span has them not."""
-    if isinstance(span, slice):
-        return q[:, :, wanted.start - span.start : wanted.stop - span.start]
-    slot, known = (part[:, None, wanted, None] for part in place(span, length))
-    return torch.where(known, q.gather(2, slot.expand(-1, q.shape[1], -1, q.shape[3])), missing)
+def spread(x: Float[Tensor, "b s d"], slot: Int[Tensor, "b n"], known: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+    """What was computed for the span, at the columns of `place`; zeros where the span has them not."""
+    return torch.where(known[..., None], x.gather(1, slot[..., None].expand(-1, -1, x.shape[-1])), 0)

@@ -16,11 +16,11 @@ from dapd.errors import DapdError
 from dapd.kernels.attention import attend, attend_with_lse, key_bias
 from dapd.kernels.capture import AttentionSum
 from dapd.kernels.norm import Added, add_rms_norm, rms_norm
-from dapd.kernels.rotary import rotated_heads
+from dapd.kernels.rotary import Kept, rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.columns import Span, place, rows_of, take
+from dapd.models.columns import Span, place, spread, take
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,21 @@ class Geometry:
         columns = range(self.span.start, self.span.stop)[self.rows(index)]
         return slice(columns.start, columns.stop)
 
+    def captured(self, index: int) -> slice:
+        """The computed rows whose attention is captured; all of them where they are spread over the columns later."""
+        columns = self.columns(index)
+        if self.capture is None or not isinstance(columns, slice):
+            return slice(None)
+        return slice(self.capture.queries.start - columns.start, self.capture.queries.stop - columns.start)
+
+    def kept(self, index: int, h: Float[Tensor, "b s e"], n_kv: int) -> Kept | None:
+        """Where layer `index` keeps its keys and values, if it does."""
+        if self.cache is None:
+            return None
+        whole = isinstance(self.span, slice) and self.span.stop - self.span.start == self.length
+        shape = (h.shape[0], n_kv, self.length, self.cos.shape[-1])
+        return Kept(*self.cache.room(index, shape, h, whole=whole), self.span)
+
 
 class RMSNorm(nn.Module):
     """The weight of a norm; `kernels.norm` does the work."""
@@ -158,18 +173,13 @@ class Layer(nn.Module):
         return add_rms_norm(x, self.down_proj(swiglu(self.gate_up_proj(h))), following, self.eps)
 
     def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b r e"]:
-        q, k, v = rotated_heads(self.qkv_proj(h), self.heads, g.cos, g.sin)
-        if g.cache is not None:
-            k, v = g.cache.update(index, g.span, k, v, g.length)
+        q, k, v = rotated_heads(self.qkv_proj(h), self.heads, g.cos, g.sin, g.kept(index, h, self.heads[1]))
         q = q[:, :, g.rows(index)]
         if g.capture is not None and index in g.capture.layers:
             out, lse = attend_with_lse(q, k, v, g.bias)
-            span, wanted = g.columns(index), g.capture.queries
-            rows = rows_of(q, span, wanted, g.length)
-            # A row that was not computed weighs nothing.
-            denominators = rows_of(lse[..., None], span, wanted, g.length, missing=torch.inf)[..., 0]
-            seen = None if g.valid is None else g.valid[:, g.capture.keys]
-            g.attention.add(rows, k[:, :, g.capture.keys], denominators, seen)
+            rows, keys = g.captured(index), g.capture.keys
+            seen = None if g.valid is None else g.valid[:, keys]
+            g.attention.add(q[:, :, rows], k[:, :, keys], lse[:, :, rows], seen)
         else:
             out = attend(q, k, v, g.bias)
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
@@ -237,29 +247,22 @@ class Transformer(nn.Module):
         h = rms_norm(x, norms[0], self.config.norm_eps)
         for index, layer in enumerate(self.layers):
             x, h = layer(x, h, norms[index + 1], index, geometry)
-        computed = geometry.columns(self.n_layers - 1)
+        computed, attention = geometry.columns(self.n_layers - 1), geometry.attention.mean()
         if isinstance(computed, slice):
-            logits = self.head(self._predictors(h, computed.start, window, valid))
-        else:
-            logits = self._logits_of(h, computed, window, length, valid)
-        return Prediction(logits, geometry.attention.mean())
+            return Prediction(self.head(self._predictors(h, computed.start, window, valid)), attention)
+        at = place(computed, length)
+        if attention is not None and capture is not None:
+            attention = spread(attention, *(part[:, capture.queries] for part in at))
+        return Prediction(self._logits_of(h, at, window, valid), attention)
 
     def _logits_of(
-        self, h: Float[Tensor, "b s e"], span: Int[Tensor, "b s"], window: slice, length: int, valid: Tensor | None
+        self, h: Float[Tensor, "b s e"], at: tuple[Tensor, Tensor], window: slice, valid: Tensor | None
     ) -> Float[Tensor, "b n v"]:
         """The window's logits where each row computed columns of its own; zeros for what none of them predicts."""
-        slot, known = place(span, length)
-        nowhere = span.shape[1]
-        slot = torch.where(known, slot, nowhere)
-        at = self._predictors(slot[..., None], 0, window, valid)
-
-        def spread(x: Float[Tensor, "b s d"]) -> Float[Tensor, "b n d"]:
-            with_zeros = torch.nn.functional.pad(x, (0, 0, 0, 1))
-            return with_zeros.gather(1, at.expand(-1, -1, x.shape[-1]))
-
+        slot, known = (self._predictors(part[..., None], 0, window, valid)[..., 0] for part in at)
         # The head costs as much as several layers: it sees the computed rows, or the window where that is the smaller.
-        few = nowhere < window.stop - window.start
-        logits: Tensor = spread(self.head(h)) if few else self.head(spread(h))
+        few = h.shape[1] < window.stop - window.start
+        logits: Tensor = spread(self.head(h), slot, known) if few else self.head(spread(h, slot, known))
         return logits
 
     def _rotary(

@@ -26,8 +26,11 @@ def scan(
     KIND: tl.constexpr,
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Per row and chunk: the largest logit, the first id that has it, and sum exp(l - largest)."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     # The lowest finite value: with -inf, exp(l - largest) of a chunk that is all forbidden would be nan.
     lowest = -3.4028234663852886e38
@@ -66,8 +69,11 @@ def combine(
     late_b,
     KIND: tl.constexpr,
     PADDED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The chunks of one row put together."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, PADDED)
     inside = chunk < n_chunks

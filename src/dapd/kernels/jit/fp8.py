@@ -7,11 +7,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dapd.kernels import overlapped
 from dapd.kernels.fp8 import LARGEST, SMALLEST_SCALE, Quantised
 
 
 @triton.jit
-def _quantise(x, value, scale, size, LARGEST: tl.constexpr, SMALLEST: tl.constexpr, BLOCK: tl.constexpr):
+def _quantise(
+    x, value, scale, size, LARGEST: tl.constexpr, SMALLEST: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -36,5 +41,6 @@ def quantise(x: Tensor) -> Quantised:
         SMALLEST=SMALLEST_SCALE,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
+        **overlapped(x),
     )
     return Quantised(value, scale)

@@ -17,8 +17,11 @@ def pack(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BITS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """words[i] has bit j where node j comes before i and blocks[i, j]; rows and columns beyond n are empty."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     graph = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -46,8 +49,11 @@ def rounds(
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
     BITS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Rounds until nothing is open: who waits for no open blocker is taken, or dropped where a blocker is taken."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     graph = tl.program_id(0).to(tl.int64)
     WORDS: tl.constexpr = SIZE // BITS
     i = tl.arange(0, SIZE)

@@ -6,9 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dapd.kernels import overlapped
+
 
 @triton.jit
-def _swiglu(packed, out, size, BLOCK: tl.constexpr):
+def _swiglu(packed, out, size, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -23,5 +27,6 @@ def swiglu(packed: Tensor) -> Tensor:
     packed, size = packed.contiguous(), packed.shape[-1] // 2
     out = packed.new_empty((*packed.shape[:-1], size))
     block = min(1024, triton.next_power_of_2(size))
-    _swiglu[(out.numel() // size, triton.cdiv(size, block))](packed, out, size, BLOCK=block, num_warps=4)
+    grid = (out.numel() // size, triton.cdiv(size, block))
+    _swiglu[grid](packed, out, size, BLOCK=block, num_warps=4, **overlapped(packed))
     return out
