@@ -351,6 +351,7 @@ def test_layers_that_do_not_exist_are_an_error():
         (Options(reuse="prefix", refresh=3), [(0, 8), (2, 8), (2, 8), (0, 8), (2, 8), (2, 8)]),
         (Options(reuse="prefix", refresh=2, block_length=3), [(0, 8), (2, 8), (0, 8), (0, 8), (5, 8), (0, 8)]),
         (Options(reuse="prefix", refresh=1), [(0, 8)] * 6),
+        (Options(reuse="prefix", refresh=2, refresh_until=3), [(0, 8), (2, 8), (0, 8), (2, 8), (2, 8), (2, 8)]),
     ],
 )
 def test_spans(options, spans):
@@ -559,6 +560,8 @@ def test_a_wrong_number_of_seeds(seed):
     [
         ({"refresh": 2}, "nothing is reused"),
         ({"refresh": 0, "reuse": "prefix"}, "refresh is 0"),
+        ({"refresh_until": 0, "refresh": 2, "reuse": "prefix"}, "refresh_until is 0"),
+        ({"refresh_until": 4, "reuse": "prefix"}, "refresh_until is set but refresh is not"),
         ({"reuse": "prefx"}, "did you mean 'prefix'"),
         ({"confidence_dtype": "fp32"}, "model, float32, float64"),
     ],

@@ -132,8 +132,7 @@ class _Run:
 
     def plan(self, number: int) -> Plan:
         """The columns to compute and to predict; passes of one kind have one plan."""
-        refresh, settled = self.options.refresh, self.options.reuse is Reuse.SETTLED
-        fresh = self.block_step == 0 or (refresh is not None and self.block_step % refresh == 0)
+        settled, fresh = self.options.reuse is Reuse.SETTLED, self.options.is_fresh(self.block_step)
         most = -(-max(1, *self.due) // COLUMN_BUCKET) * COLUMN_BUCKET if settled and not fresh else 0
         kind = (number, self.block_step == 0, fresh, most)
         if kind not in self.plans:

@@ -44,6 +44,8 @@ class Options:
     """Keys and values that are kept: none, prefix, dual, settled (all but none are approximate)."""
     refresh: int | None = None
     """With reuse: recompute everything every so many steps; None: only at the start of a block, as Fast-dLLM."""
+    refresh_until: int | None = None
+    """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
     settle: int = 1
     """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
     early_stop: bool = False
@@ -64,9 +66,18 @@ class Options:
             raise DapdError(f"refresh is {self.refresh}; it must be at least 1")
         if self.refresh is not None and self.reuse is Reuse.NONE:
             raise DapdError("refresh is set but nothing is reused; set reuse to prefix, dual or settled")
+        if self.refresh_until is not None and self.refresh_until < 1:
+            raise DapdError(f"refresh_until is {self.refresh_until}; it must be at least 1")
+        if self.refresh_until is not None and self.refresh is None:
+            raise DapdError("refresh_until is set but refresh is not; say every how many steps")
         if self.settle < 1:
             raise DapdError(f"settle is {self.settle}; it must be at least 1: what was decided must be computed once")
         if self.settle != 1 and self.reuse is not Reuse.SETTLED:
             raise DapdError("settle is set but reuse is not settled")
         if self.confidence_dtype not in (None, "model", "float32", "float64"):
             raise DapdError(f"confidence_dtype is {self.confidence_dtype!r}; allowed: model, float32, float64")
+
+    def is_fresh(self, step: int) -> bool:
+        """Whether that step of a block computes everything: the first, then as often as is asked for."""
+        early = self.refresh_until is None or step < self.refresh_until
+        return step == 0 or (self.refresh is not None and early and step % self.refresh == 0)

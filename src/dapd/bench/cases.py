@@ -50,6 +50,7 @@ class Case:
     batch: int = 1
     reuse: str = "none"
     refresh: int | None = None
+    refresh_until: int | None = None
     block: int | None = None
     graphs: bool | None = None
     """None: as the engine decides."""
@@ -75,10 +76,9 @@ class Case:
 
     def options(self) -> Options:
         refresh = None if self.reuse == "none" else self.refresh
-        plain = Options(block_length=self.block, reuse=Reuse(self.reuse), refresh=refresh, graphs=self.graphs)
-        if self.settle is None or self.reuse != "settled":
-            return plain
-        return dataclasses.replace(plain, settle=self.settle)
+        until = None if refresh is None else self.refresh_until
+        settle = self.settle if self.settle is not None and self.reuse == "settled" else 1
+        return Options(self.block, Reuse(self.reuse), refresh, until, settle, graphs=self.graphs)
 
     def rule(self) -> Strategy:
         """The decoder, or the one that the naive path imitates."""
@@ -164,13 +164,13 @@ class Bench:
     def time_step(self, case: Case) -> Timing:
         """Whole periods, at least `repeats` steps.
 
-        An engine may record a kind of step when it meets it the second time: so two periods come before the timed ones,
-        and where each block, or each number of columns, is a kind of its own, the same steps are made twice beforehand.
+        An engine may record a kind of step when it meets it the second time. Where there are several kinds (blocks,
+        full passes among others, numbers of columns) the same steps are made twice beforehand.
         """
         masks = case.gen // 2
         period = case.period(masks)
         repeats = -(-self.repeats // period) * period
-        warmup = self.warmup if period == 1 else max(2, -(-self.warmup // period)) * period
+        warmup = -(-self.warmup // period) * period
         if warmup + repeats > masks:
             raise DapdError(
                 f"{warmup} + {repeats} steps need as many masks, and half of the {case.gen} new tokens are "
@@ -178,7 +178,7 @@ class Bench:
             )
         canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
         rule, own = self.rule(case, canvas), self.alone()
-        for _ in range(0 if case.block is None and case.reuse != "settled" else 2):
+        for _ in range(0 if case.block is None and case.reuse == "none" else 2):
             for _ in itertools.islice(own.steps(case, canvas, rule, Pace()), warmup + repeats):
                 pass
         steps = own.steps(case, canvas, rule, Pace())

@@ -65,8 +65,9 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
     side = size or SIZES.get(device.type, SIZES["cpu"])
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
-    rested = None
+    rested, warmup = None, 5
     if device.type == "cuda":
-        rested = time_calls(lambda: a @ b, device, warmup=5, repeats=repeats, rested=True).ms
-    steady = time_calls(lambda: a @ b, device, warmup=5, repeats=repeats).ms
+        rested = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats, rested=True).ms
+        warmup = 100  # what heats best is the product itself
+    steady = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats).ms
     return Rate(side, str(dtype).removeprefix("torch."), steady, rested)

@@ -151,7 +151,8 @@ def cell(row: Record, key: str) -> str:
     if key == "met":
         return "error" if "error" in row else "yes" if row["met"] else "no"
     if key == "reuse" and row.get("reuse") not in (None, "none") and row.get("refresh"):
-        return f"{row['reuse']}, refresh {row['refresh']}"
+        until = f" until {row['refresh_until']}" if row.get("refresh_until") else ""
+        return f"{row['reuse']}, refresh {row['refresh']}{until}"
     return number(row.get(key))
 
 

@@ -117,7 +117,7 @@ def measure(bench: Bench, targets: Sequence[Target], *, rounds: int) -> Iterator
             yield record
     for target in targets:
         if target.value == target.over_value == "ms" and target.over and target.over.strategy == "original":
-            yield _parts(bench, target.case, target.over, rounds)
+            yield _parts(bench, target.case, target.over)
     for target in targets:
         yield judged(bench, target, found)
 
@@ -147,23 +147,26 @@ def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> 
         yield case, {**record, "seconds": round(seconds[case], 2)}
 
 
-def _parts(bench: Bench, case: Case, bare: Case, rounds: int) -> Record:
+def _parts(bench: Bench, case: Case, bare: Case) -> Record:
     """Where a DAPD step's time goes, by difference: forward pass, capture, everything else."""
     start: Record = {"kind": "parts", "model": bench.name, "device": bench.device.type}
     start |= {"prompt": case.prompt, "gen": case.gen, "batch": case.batch}
-    few = replace(bench, repeats=max(3, bench.repeats // 3))
     graph = bench.device.type == "cuda"  # recorded as a graph the pass alone is timed, whatever the host is busy with
 
     def run() -> Record:
-        found: dict[str, list[float]] = {"plain_step_ms": [], "forward_ms": [], "capture_ms": [], "step_ms": []}
-        for _ in range(rounds):
-            found["plain_step_ms"].append(few.time_step(bare).ms)
-            found["forward_ms"].append(few.time_forward(case, "none", graph=graph).ms)
-            found["capture_ms"].append(few.time_forward(case, "auto", graph=graph).ms - found["forward_ms"][-1])
-            found["step_ms"].append(few.time_step(case).ms)
-        middle = {name: median(values) for name, values in found.items()}
-        rest = middle["step_ms"] - middle["forward_ms"] - middle["capture_ms"]
-        return {**start, **middle, "rest_ms": rest, "plain_rest_ms": middle["plain_step_ms"] - middle["forward_ms"]}
+        plain_step = bench.time_step(bare).ms
+        forward = bench.time_forward(case, "none", graph=graph).ms
+        capture = bench.time_forward(case, "auto", graph=graph).ms - forward
+        step = bench.time_step(case).ms
+        return {
+            **start,
+            "plain_step_ms": plain_step,
+            "forward_ms": forward,
+            "capture_ms": capture,
+            "step_ms": step,
+            "rest_ms": step - forward - capture,
+            "plain_rest_ms": plain_step - forward,
+        }
 
     return guarded(run, start, bench.device)
 

@@ -167,12 +167,12 @@ def clear(device: torch.device) -> None:
 
 @cache
 def _operands(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two matrices and room for their product, 25 MB in all; kept, so that every measurement holds them alike."""
-    a, b, out = (torch.randn(2048, 2048, device=device, dtype=torch.bfloat16) for _ in range(3))
+    """Two matrices and room for their product, 0.1 GB in all; kept, so that every measurement holds them alike."""
+    a, b, out = (torch.randn(4096, 4096, device=device, dtype=torch.bfloat16) for _ in range(3))
     return a, b, out
 
 
-def heat(device: torch.device, seconds: float = 0.3) -> None:
+def heat(device: torch.device, seconds: float = 0.4) -> None:
     """Keep a GPU busy with matrix products until its clock is that of steady work.
 
     A rested GPU runs at a clock that it gives up within a tenth of a second of full load, when it reaches its power
@@ -183,7 +183,7 @@ def heat(device: torch.device, seconds: float = 0.3) -> None:
     a, b, out = _operands(device)
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
-        for _ in range(200):
+        for _ in range(50):
             torch.mm(a, b, out=out)
         synchronise(device)
 

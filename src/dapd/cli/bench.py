@@ -37,6 +37,7 @@ Batch = Annotated[str, typer.Option(help="Batch sizes.")]
 Strategies = Annotated[str, typer.Option(help="Presets; naive and naive-pairs are the plain first implementation.")]
 ReuseModes = Annotated[str, typer.Option("--reuse", help="none, prefix, dual and what else the engine knows.")]
 Refresh = Annotated[int | None, typer.Option(help="Full pass every so many steps; default: 8, with dual none.")]
+RefreshUntil = Annotated[int | None, typer.Option(help="No full pass after so many steps of a block.")]
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
 Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
@@ -176,6 +177,7 @@ def step_command(
     strategies: Strategies = "original,dapd-staged",
     reuse: ReuseModes = "none",
     refresh: Refresh = None,
+    refresh_until: RefreshUntil = None,
     block: Block = None,
     settle: Settle = None,
     graphs: Graphs = "auto",
@@ -187,7 +189,14 @@ def step_command(
     """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
     check_counts(repeats, warmup)
     where, on = check_device(device), switch(graphs)
-    common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
+    common: dict[str, Any] = {
+        "refresh": refresh,
+        "refresh_until": refresh_until,
+        "block": block,
+        "settle": settle,
+        "graphs": on,
+        "taken": taken,
+    }
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
     if fp8:
         check_precision(where, as_dtype(dtype), names(strategies))
@@ -208,6 +217,7 @@ def decode_command(
     strategies: Strategies = "original,dapd-staged",
     reuse: ReuseModes = "none",
     refresh: Refresh = None,
+    refresh_until: RefreshUntil = None,
     block: Block = None,
     settle: Settle = None,
     graphs: Graphs = "auto",
@@ -220,7 +230,14 @@ def decode_command(
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
     where, on = check_device(device), switch(graphs)
-    common: dict[str, Any] = {"refresh": refresh, "block": block, "settle": settle, "graphs": on, "taken": taken}
+    common: dict[str, Any] = {
+        "refresh": refresh,
+        "refresh_until": refresh_until,
+        "block": block,
+        "settle": settle,
+        "graphs": on,
+        "taken": taken,
+    }
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
     least = min(case.gen for case in asked)
     if not 1 <= steps <= least:

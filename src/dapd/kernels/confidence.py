@@ -10,10 +10,9 @@ from torch import Tensor
 
 from dapd.kernels import overlapped
 
-CHUNK = 16384
-"""Tokens of the vocabulary per program: 256 rows of 126,464 make 2,048 programs. It does not depend on the number of
-rows, so that a row's sum is the same alone and in a batch."""
-TILE = 2048
+CHUNK = 8192
+"""Tokens of the vocabulary per program, which holds them in its registers. It does not depend on the number of rows, so
+that a row's sum is the same alone and in a batch."""
 MAX_IDS = 2
 """Ids of each kind that may be forbidden."""
 
@@ -40,7 +39,8 @@ def most_likely(
 
     vocab = logits.shape[-1]
     rows = logits.reshape(-1, vocab)
-    n_rows, n_chunks = len(rows), triton.cdiv(vocab, CHUNK)
+    chunk = min(CHUNK, triton.next_power_of_2(vocab))
+    n_rows, n_chunks = len(rows), triton.cdiv(vocab, chunk)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     best = torch.empty(n_rows, n_chunks, dtype=torch.float32, device=rows.device)
     where = torch.empty(n_rows, n_chunks, dtype=torch.int32, device=rows.device)
@@ -49,10 +49,9 @@ def most_likely(
     confidence = torch.empty(n_rows, dtype=dtype, device=rows.device)
     out, late = ([*ids, *[-1] * (MAX_IDS - len(ids))] for ids in (banned, deferred))
     kind = tl.float64 if wide == torch.float64 else tl.float32
-    tile = min(TILE, triton.next_power_of_2(vocab))
-    early = overlapped(rows)
-    scan[(n_rows, n_chunks)](rows, best, where, total, vocab, n_chunks, *out, *late, kind, CHUNK, tile, **early)
+    early, warps = overlapped(rows), max(1, chunk // 1024)
+    parts = (best, where, total)
+    scan[(n_rows, n_chunks)](rows, *parts, vocab, n_chunks, *out, *late, kind, chunk, num_warps=warps, **early)
     padded = triton.next_power_of_2(n_chunks)
-    parts = (best, where, total, token, confidence, vocab, n_chunks)
-    combine[(n_rows,)](*parts, *late, kind, padded, num_warps=1, **early)
+    combine[(n_rows,)](*parts, token, confidence, vocab, n_chunks, *late, kind, padded, num_warps=1, **early)
     return token.view(logits.shape[:-1]), confidence.view(logits.shape[:-1])

@@ -18,9 +18,8 @@ DTYPES = [
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Many chunks and tiles, the last one broken, on a small vocabulary."""
-    monkeypatch.setattr(confidence, "CHUNK", 64)
-    monkeypatch.setattr(confidence, "TILE", 32)
+    """Many chunks, the last one broken, on a small vocabulary."""
+    monkeypatch.setattr(confidence, "CHUNK", 32)
 
 
 def both(logits, sampling=None, *, banned=(7,), deferred=(), dtype=torch.float32, keep_logits=True):

@@ -25,7 +25,6 @@ def scan(
     late_b,
     KIND: tl.constexpr,
     CHUNK: tl.constexpr,
-    TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """Per row and chunk: the largest logit, the first id that has it, and sum exp(l - largest)."""
@@ -34,26 +33,19 @@ def scan(
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     # The lowest finite value: with -inf, exp(l - largest) of a chunk that is all forbidden would be nan.
     lowest = -3.4028234663852886e38
-    top = tl.full([], lowest, tl.float32)
-    at = chunk * CHUNK
-    acc = tl.zeros([TILE], dtype=KIND)
-    for first in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, vocab), TILE):
-        ids = first + tl.arange(0, TILE)
-        inside = ids < vocab
-        value = tl.load(logits + row * vocab + ids, mask=inside, other=0.0).to(tl.float32)
-        forbidden = ~inside | _is_one_of(ids, out_a, out_b)
-        # A comparison with nan is false: nan stays, and makes the sum nan.
-        value = tl.where(forbidden | (value < lowest), lowest, value)
-        here = tl.max(value, 0)
-        at = tl.where(here > top, tl.min(tl.where(value == here, ids, vocab), 0), at)
-        new = tl.maximum(here, top)
-        counted = tl.exp(value.to(KIND) - new.to(KIND))
-        counted = tl.where(forbidden | _is_one_of(ids, late_a, late_b), 0.0, counted)
-        acc = acc * tl.exp(top.to(KIND) - new.to(KIND)) + counted
-        top = new
+    ids = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = ids < vocab
+    value = tl.load(logits + row * vocab + ids, mask=inside, other=0.0).to(tl.float32)
+    forbidden = ~inside | _is_one_of(ids, out_a, out_b)
+    # A comparison with nan is false: nan stays, and makes the sum nan.
+    value = tl.where(forbidden | (value < lowest), lowest, value)
+    top = tl.maximum(tl.max(value, 0), lowest)
+    at = tl.min(tl.where(value == top, ids, vocab), 0)
+    counted = tl.exp(value.to(KIND) - top.to(KIND))
+    counted = tl.where(forbidden | _is_one_of(ids, late_a, late_b), 0.0, counted)
     tl.store(best + row * n_chunks + chunk, top)
     tl.store(where + row * n_chunks + chunk, at)
-    tl.store(total + row * n_chunks + chunk, tl.sum(acc, 0))
+    tl.store(total + row * n_chunks + chunk, tl.sum(counted, 0))
 
 
 @triton.jit
