@@ -51,6 +51,7 @@ class Case:
     reuse: str = "none"
     refresh: int | None = None
     refresh_until: int | None = None
+    """Single steps are then those without a full pass."""
     block: int | None = None
     graphs: bool | None = None
     """None: as the engine decides."""
@@ -86,7 +87,7 @@ class Case:
 
     def period(self, masks: int) -> int:
         """Steps after which a full pass comes again, where columns are reused."""
-        if self.reuse == "none":
+        if self.reuse == "none" or self.refresh_until is not None:
             return 1
         if self.refresh is not None or self.reuse == "settled":
             return self.refresh or 1
@@ -106,6 +107,8 @@ class Case:
         else:
             return None
         part = forward_flops(model.config, self.length, min(window, computed), batch=self.batch, computed=computed)
+        if self.refresh_until is not None:
+            return part  # the steps after the last full pass
         period = self.period(masks)
         return (full + (period - 1) * part) / period
 
