@@ -142,11 +142,11 @@ def test_memory_does_not_grow_with_the_steps(graphs, name, reuse):
         for number, _step in enumerate(
             decode(model, blank([[1, 2, 3]] * 2, 128), TopK() if name == "original" else PRESETS[name], options)
         ):
-            if number > 8:
+            if number in (10, 14, 40, 80, 120):  # collecting takes a tenth of a second
                 gc.collect()
                 seen.append(torch.cuda.memory_allocated())
     slack = 4 << 20
-    assert max(seen[-20:]) <= min(seen[:20]) + slack
+    assert max(seen[-3:]) <= min(seen[:3]) + slack
     assert max(seen) - min(seen) <= 4 * slack
 
 
