@@ -6,14 +6,14 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dapd.cli.generate import calm_threads
+from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, decoders
 from dapd.evaluation.summary import Row, parallelism, pareto, summarise
@@ -61,9 +61,8 @@ def compare(
     calm_threads(lm)
     comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
     console = Console()
-    with bar(console) as progress:
-        job = progress.add_task("decoding", total=len(comparison))
-        results = comparison.run(out, lambda n: progress.advance(job, n))
+    with Working(console, "decoding", len(comparison)) as work:
+        results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)
     report = {"setup": comparison.setup(), "rows": [dataclasses.asdict(row) for row in rows], "aup": areas(rows)}
@@ -73,16 +72,6 @@ def compare(
         tradeoff(rows, out / "tradeoff.png")
         written.append(out / "tradeoff.png")
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
-
-
-def bar(console: Console) -> Progress:
-    columns: Sequence[Any] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True)
 
 
 def areas(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:

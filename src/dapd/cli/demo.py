@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from dapd.cli.compare import print_rows
-from dapd.cli.live import LiveView
+from dapd.cli.live import LiveView, plural
 from dapd.evaluation.compare import Result
 from dapd.evaluation.summary import summarise
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
@@ -53,7 +53,7 @@ def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
 
 def _verdict(name: str, done: Completion, score: float) -> str:
     return (
-        f"{name}: {done.nfe} forward passes for {done.generated_tokens} tokens, {done.seconds:.1f} s, "
+        f"{name}: {plural(done.nfe, 'forward pass', 'es')} for {done.generated_tokens} tokens, {done.seconds:.1f} s, "
         f"{score:.0%} of the questions answered rightly\n"
     )
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dapd.cli.generate import calm_threads
+from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
@@ -48,12 +48,10 @@ def eval_(
     chosen, options = configured(strategy, {"chat": chat, **pairs(settings or [])}, base)
     lm = load(model, device=device or local_device(), dtype=as_dtype(dtype), fp8=fp8)
     calm_threads(lm)
-    console = Console()
-    columns = (SpinnerColumn(), TextColumn("{task.completed} samples"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        job = progress.add_task("decoding", total=None)
+    console = Console(quiet=World.from_environment().rank > 0)
+    with Working(console, "samples") as work:
         names = [name.strip() for name in tasks.split(",") if name.strip()]
-        found = evaluate(lm, chosen, names, options, out, lambda n: progress.advance(job, n))
+        found = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, found, out)
 

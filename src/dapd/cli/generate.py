@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from dapd.cli.live import LiveView
+from dapd.cli.live import LiveView, plural
 from dapd.engine import Options, Step
 from dapd.errors import DapdError, unknown
 from dapd.generation import DEFAULT_MODEL, LOOP_FIELDS, Completion, DiffusionLM, as_dtype, load, with_settings
@@ -130,7 +130,8 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
-    summary = f"{done.nfe} forward passes, {done.generated_tokens} tokens ({done.tokens_per_forward:.2f} per pass), "
+    passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.generated_tokens, "token")
+    summary = f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), "
     print(f"{summary}{done.seconds:.2f} s, {done.finish_reason}", file=sys.stderr)
     if lm.name.startswith("random:"):
         print("note: these are random weights; the text means nothing", file=sys.stderr)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dapd.models import ARCHITECTURES, SHAPES, Transformer
 from dapd.settings import PAPER, field_docs, setting
-from dapd.strategies import PRESETS
+from dapd.strategies import PRESETS, Strategy
 
 console = Console()
 
@@ -58,19 +58,21 @@ def strategies(
     entries = {key: value.strategy for key, value in PAPER.items()} if paper else PRESETS
     table = Table("name", "what it does" if not paper else "blocks", "fields")
     for key, strategy in entries.items():
-        fields = ", ".join(f"{f.name}={getattr(strategy, f.name)}" for f in dataclasses.fields(strategy))
+        changed = _listed(strategy, other_than=type(strategy)())
         if paper:
-            plain = type(strategy)()
-            fields = ", ".join(
-                f"{f.name}={getattr(strategy, f.name)}"
-                for f in dataclasses.fields(strategy)
-                if getattr(strategy, f.name) != getattr(plain, f.name)
-            )
-        first = str(PAPER[key].n_blocks) if paper else (type(strategy).__doc__ or "").splitlines()[0]
-        table.add_row(key, first, fields)
+            table.add_row(key, str(PAPER[key].n_blocks), changed)
+            continue
+        rule = (type(strategy).__doc__ or "").splitlines()[0]
+        table.add_row(key, f"{rule} Here with {changed}." if changed else rule, _listed(strategy))
     console.print(table)
     if not paper:
         console.print("One strategy's fields: dapd strategies NAME. The paper's settings: dapd strategies --paper.")
+
+
+def _listed(strategy: Strategy, other_than: Strategy | None = None) -> str:
+    """The fields with their values; where another strategy is given, those that differ from it."""
+    values = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}
+    return ", ".join(f"{k}={v}" for k, v in values.items() if other_than is None or v != getattr(other_than, k))
 
 
 def _one(name: str) -> None:

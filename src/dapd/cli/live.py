@@ -30,6 +30,10 @@ BOTTOM = 4
 """Lines kept free under the text: the bar, the counts, and room for the cursor."""
 
 
+def plural(n: int, thing: str, ending: str = "s") -> str:
+    return f"{n} {thing}{ending * (n != 1)}"
+
+
 class LiveView:
     """Redraws the generation region of the first row after each step, at most so often a second."""
 
@@ -125,8 +129,8 @@ class LiveView:
     def progress(self, step: Step) -> Text:
         """A bar of decided slots, and the counts."""
         left, total = int(step.canvas.masked[0].sum()), int(step.canvas.slots[0].sum())
-        passes = f"{self.passes} forward pass{'es' * (self.passes != 1)}"
-        counts = f" {passes}, {left} masks left, {(total - left) / max(1, self.passes):.1f} tokens a pass"
+        passes = plural(self.passes, "forward pass", "es")
+        counts = f" {passes}, {plural(left, 'mask')} left, {(total - left) / max(1, self.passes):.1f} tokens a pass"
         bar = max(0, min(BAR, self.console.width - len(counts)))
         full = round(bar * (total - left) / max(1, total))
         text = Text.assemble(("━" * full, "#22a884"), ("━" * (bar - full), "bright_black"), (counts, "dim"))

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dapd.cli.compare import bar
 from dapd.cli.generate import calm_threads
 from dapd.cli.paper_figures import draw
+from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.harness.world import World, local_device
@@ -54,8 +54,7 @@ def paper(
     lm = load(model, device=device or local_device(), dtype=as_dtype(dtype))
     calm_threads(lm)
     console = Console(quiet=World.from_environment().rank > 0)
-    with bar(console) as progress:
-        job = progress.add_task("samples", total=None)
+    with Working(console, "samples") as work:
         study = Study(
             model=lm,
             out=out,
@@ -65,8 +64,8 @@ def paper(
             batch=batch,
             chat=chat,  # type: ignore[arg-type]
             confirm_unsafe_code=confirm,
-            tell=lambda text: progress.console.print(text, markup=False),
-            progress=lambda n: progress.advance(job, n),
+            tell=work.tell,
+            progress=work.advance,
         )
         report = build(table, study)
     show(console, report)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 Edge = tuple[int, int]
 """Two positions of an answer, the smaller one first."""
@@ -50,10 +50,16 @@ class Task(ABC):
     """A family of prompts. `draw` is the generator; `make` draws until the prompt lies in the asked split."""
 
     name: str
-    scored: ClassVar[str]
-    """What the score says, in a line."""
-    graph: ClassVar[str | None] = None
-    """What the true edges are, in a line; None where the graph is not known."""
+
+    @property
+    @abstractmethod
+    def scored(self) -> str:
+        """What the score says, in a line."""
+
+    @property
+    @abstractmethod
+    def graph(self) -> str | None:
+        """What the true edges are, in a line; None where the graph is not known."""
 
     @property
     @abstractmethod

@@ -108,8 +108,14 @@ class ListTask(Task):
     longest: int = LONGEST
 
     room = 32
-    scored = "the whole list is right; any right list counts where the operation leaves a choice"
-    graph = "all pairs of names where the operation leaves a choice, no pair where it does not"
+
+    @property
+    def scored(self) -> str:
+        return f"{self.operation.ask} {'any list that fits' if self.operation.free else 'the one right list'}"
+
+    @property
+    def graph(self) -> str:
+        return "all pairs of names" if self.operation.free else "none: the prompt decides every name"
 
     @property
     def operation(self) -> Operation:

@@ -1,0 +1,47 @@
+"""How far a long command is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EVERY_SECONDS = 15.0
+"""Between two lines where there is no terminal."""
+
+
+class Working:
+    """A bar on a terminal; elsewhere, in a log for instance, a line on stderr now and then."""
+
+    def __init__(self, console: Console, what: str, total: int | None = None) -> None:
+        self.console, self.what, self.total = console, what, total
+        self.done = 0
+        ends = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        counting = (TextColumn("{task.completed}"), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}"), *(counting if total is None else ends))
+        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.job = self.bar.add_task(what, total=total)
+        self.started = self.told = time.monotonic()
+
+    def __enter__(self) -> Working:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def advance(self, n: int = 1) -> None:
+        self.done += n
+        self.bar.advance(self.job, n)
+        now = time.monotonic()
+        if not self.console.is_terminal and not self.console.quiet and now - self.told >= EVERY_SECONDS:
+            self.told = now
+            of = "" if self.total is None else f" of {self.total}"
+            print(f"{self.what}: {self.done}{of}, {now - self.started:.0f} s", file=sys.stderr, flush=True)
+
+    def tell(self, text: str) -> None:
+        """A line that stays."""
+        self.bar.console.print(text, markup=False)
