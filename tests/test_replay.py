@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dapd import PRESETS, DapdError, Options, Sampling, Selection, Strategy, decode, engine, kernels, replay, tree
@@ -379,6 +380,8 @@ def test_what_makes_another_recording(recorder):
         assert [recorded(), recorded()] == [1, 0]
     with torch.autocast("cpu", torch.bfloat16):
         assert recorded() == 1
+    with sdpa_kernel([SDPBackend.MATH]):
+        assert [recorded(), recorded()] == [1, 0]
     model.scale = torch.ones(1)
     assert [recorded(), recorded()] == [1, 0]
     model.double()

@@ -164,7 +164,20 @@ def test_a_cache_that_is_written_row_by_row():
     assert k[0, 0, 4].tolist() == [1, 2]
     assert v[1, 0, 1].tolist() == [-3, -4]
     assert float(k.abs().sum()) == 10
+    for other in ((1, 1, 5, 2), (2, 1, 6, 2)):
+        with pytest.raises(DapdError, match=r"holds 2 rows of 5 columns; the canvas has \d of \d"):
+            cache.room(0, other, like, whole=False)
     Kept(k, v, slice(2, 3)).put(7 * new, new)
     assert k[1, 0, 2].tolist() == [21, 28]
     assert cache.room(0, shape, like, whole=True)[0].data_ptr() == k.data_ptr(), "recorded passes know where it lies"
     assert cache.room(0, (3, 1, 5, 2), like, whole=True)[0].shape == (3, 1, 5, 2), "another canvas has other room"
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "settled"])
+@pytest.mark.parametrize("strategy", [TopK(), Dapd()], ids=["topk", "dapd"])
+def test_reuse_under_autocast(reuse, strategy):
+    """Keys and values have the dtype that autocast gives the projection, not that of the model."""
+    model = build("llada", 1, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        *_, last = decode(model, blank(model, PROMPTS, 8), strategy, Options(reuse=reuse, refresh=3))
+    assert not last.canvas.masked.any()

@@ -44,8 +44,6 @@ class Options:
     """Keys and values that are kept: none, prefix, dual, settled (all but none are approximate)."""
     refresh: int | None = None
     """With reuse: recompute everything every so many steps; None: only at the start of a block, as Fast-dLLM."""
-    refresh_until: int | None = None
-    """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
     settle: int = 1
     """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
     early_stop: bool = False
@@ -59,6 +57,8 @@ class Options:
     """Keep the dependency graph of every step in the step; traces also get the confidence of what stayed masked."""
     graphs: bool | None = None
     """Record whole steps as CUDA graphs and replay them; None: where model, strategy and sampling allow it."""
+    refresh_until: int | None = None
+    """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reuse", Reuse(self.reuse))

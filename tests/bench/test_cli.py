@@ -56,6 +56,22 @@ def test_step_with_every_way_to_reuse() -> None:
     assert all(row["samples"] == (2 if row["reuse"] == "none" else 4) for row in content["rows"])
 
 
+def test_steps_after_the_last_full_pass() -> None:
+    shape = ["--prompt", "8", "--gen", "64", "--strategies", "original", "--refresh", "4"]
+    content = run("step", *SMALL, *FEW, *shape, "--reuse", "none,prefix", "--refresh-until", "9")
+    none, prefix = content["rows"]
+    assert none["samples"] == prefix["samples"] == 2
+    assert prefix["floor_ms"] < none["floor_ms"], "no full pass is counted"
+    for asked, complaint in (
+        (["--block", "16"], "not both"),
+        (["--reuse", "dual"], "refresh_until is set but refresh"),
+    ):
+        result = CliRunner().invoke(app, ["bench", "step", *SMALL, *FEW, *shape[:6], "--reuse", "prefix", *asked,
+                                          "--refresh-until", "9"])  # fmt: skip
+        assert result.exit_code == 1
+        assert complaint in result.output + str(result.exception)
+
+
 def test_step_of_the_naive_path_and_of_calibrated_sets() -> None:
     asked = ["--strategies", "dapd-staged,naive,naive-pairs", "--taken", "2"]
     content = run("step", *SMALL, *FEW, "--prompt", "4", "--gen", "16", *asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
 from dapd.kernels import attention
 from kernels.twins import DEVICE, normal
@@ -47,6 +48,15 @@ def test_key_bias_is_aligned():
     bias = attention.key_bias(torch.ones(3, 45, dtype=torch.bool, device=DEVICE), torch.float32)
     assert bias.shape == (3, 1, 1, 45)
     assert all(stride % 8 == 0 for stride in bias.stride()[:3])
+
+
+def test_cudnn_is_asked_where_torch_would_choose_it(monkeypatch):
+    q = torch.zeros(1, 4, 8, 32, dtype=torch.bfloat16)
+    monkeypatch.setattr(attention, "_flash", lambda q, bias: bias is None)
+    for choice in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *heads, enable_gqa, c=choice: c.value)
+        assert attention._cudnn(q, q, q, None) == (choice == SDPBackend.CUDNN_ATTENTION)
+    assert not attention._cudnn(q, q, q, torch.zeros(1, 1, 1, 8))
 
 
 def test_flash_attention_needs_a_recent_device(monkeypatch):

@@ -32,3 +32,22 @@ def test_a_norm_looks_at_weight_and_residual():
     added = norm.add_rms_norm(x, y, plain, 1e-5)
     assert added.total.requires_grad
     assert added.normed.requires_grad
+
+
+def test_launched_early_on_hopper_alone(monkeypatch):
+    """Not by the interpreter, which cannot wait, and not by other makes."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (device.index or 0, 0))
+
+    class On:
+        def __init__(self, capability):
+            self.is_cuda, self.device = True, torch.device("cuda", capability)
+
+    kernels._launches_early.cache_clear()
+    assert kernels.overlapped(On(9)) == {"EARLY": False}, "under the interpreter"
+    monkeypatch.setattr(kernels, "interpreted", lambda: False)
+    assert kernels.overlapped(On(9)) == {"EARLY": True, "launch_pdl": True}
+    assert kernels.overlapped(On(8)) == kernels.overlapped(torch.zeros(1)) == {"EARLY": False}
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    kernels._launches_early.cache_clear()
+    assert kernels.overlapped(On(9)) == {"EARLY": False}
+    kernels._launches_early.cache_clear()

@@ -51,7 +51,7 @@ class Case:
     reuse: str = "none"
     refresh: int | None = None
     refresh_until: int | None = None
-    """Single steps are then those without a full pass."""
+    """Single steps are then those after it, which have no full pass among them."""
     block: int | None = None
     graphs: bool | None = None
     """None: as the engine decides."""
@@ -76,10 +76,14 @@ class Case:
         return self.prompt + self.gen
 
     def options(self) -> Options:
-        refresh = None if self.reuse == "none" else self.refresh
-        until = None if refresh is None else self.refresh_until
+        plain = Options(block_length=self.block, graphs=self.graphs)
+        if self.reuse == "none":
+            return plain
         settle = self.settle if self.settle is not None and self.reuse == "settled" else 1
-        return Options(self.block, Reuse(self.reuse), refresh, until, settle, graphs=self.graphs)
+        until = self.refresh_until
+        return dataclasses.replace(
+            plain, reuse=Reuse(self.reuse), refresh=self.refresh, refresh_until=until, settle=settle
+        )
 
     def rule(self) -> Strategy:
         """The decoder, or the one that the naive path imitates."""
@@ -92,6 +96,11 @@ class Case:
         if self.refresh is not None or self.reuse == "settled":
             return self.refresh or 1
         return masks if self.block is None else max(1, masks * self.block // self.gen)
+
+    @property
+    def last_full(self) -> int:
+        """The steps among which full passes are, where only early steps are refreshed."""
+        return 0 if self.reuse == "none" or self.refresh_until is None else self.refresh_until
 
     def flops(self, model: Transformer, masks: int) -> float | None:
         """Operations of a step, averaged over a period; None where they depend on what is decided."""
@@ -172,8 +181,10 @@ class Bench:
         """
         masks = case.gen // 2
         period = case.period(masks)
+        if case.block is not None and case.refresh_until is not None:
+            raise DapdError("every block starts with a full pass: time steps with --block or --refresh-until, not both")
         repeats = -(-self.repeats // period) * period
-        warmup = -(-self.warmup // period) * period
+        warmup = max(-(-self.warmup // period) * period, case.last_full)
         if warmup + repeats > masks:
             raise DapdError(
                 f"{warmup} + {repeats} steps need as many masks, and half of the {case.gen} new tokens are "

@@ -190,7 +190,8 @@ def judged(bench: Bench, target: Target, found: dict[Case, Record]) -> Record:
     top = found[target.case][target.value]
     bottom = 1.0 if target.over is None else found[target.over][target.over_value]
     if top is None or not bottom:
-        return {**record, "error": f"{target.value} is not measured on {bench.device.type}"}
+        missing = target.value if top is None else target.over_value
+        return {**record, "error": f"{missing} is not measured on {bench.device.type}"}
     measured = top / bottom
     if target.over is not None and target.value == target.over_value == "ms":
         measured = ratio_of_runs(found[target.case]["run_ms"], found[target.over]["run_ms"]) or measured

@@ -48,13 +48,13 @@ def overlapped(tensor: Tensor) -> dict[str, bool]:
 
     With EARLY a kernel first waits until that one is through; what is saved is the time between the two.
     """
-    early = tensor.is_cuda and _launches_early(tensor.device)
+    early = tensor.is_cuda and not interpreted() and _launches_early(tensor.device)
     return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 @cache
 def _launches_early(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def head_size_fits(size: int) -> bool:
@@ -67,7 +67,14 @@ def mode(device: torch.device) -> tuple[object, ...]:
     cast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     # Not torch.get_float32_matmul_precision, which fails where the precision was set for one backend.
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
-    return _enabled.get(), cast, torch.are_deterministic_algorithms_enabled(), precision
+    return _enabled.get(), cast, torch.are_deterministic_algorithms_enabled(), precision, *_attention_switches()
+
+
+def _attention_switches() -> tuple[object, ...]:
+    """Which of torch's attention kernels are allowed, and in which order they are asked."""
+    cuda, order = torch.backends.cuda, getattr(torch._C, "_get_sdp_priority_order", tuple)
+    kinds = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.cudnn_sdp_enabled, cuda.math_sdp_enabled)
+    return *(enabled() for enabled in kinds), tuple(order())  # type: ignore[no-untyped-call]
 
 
 @contextmanager

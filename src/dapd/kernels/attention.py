@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 ELEMENTS = 1 << 26
 """The torch versions hold at most about this many scores (256 MB in fp32) at a time, or one key-value head's."""
@@ -97,16 +98,11 @@ def _flash(q: Tensor, bias: Tensor | None) -> bool:
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
-    """Whether cuDNN takes it (unless that is switched off): faster than flash attention from Hopper on."""
-    if not _flash(q, bias) or not _is_hopper(q.device):
+    """Whether torch would choose cuDNN for it, as it does on Hopper: faster there than flash attention."""
+    if not _flash(q, bias):
         return False
-    params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, q.shape[1] != k.shape[1])
-    return torch.backends.cuda.can_use_cudnn_attention(params)
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    choice = torch._fused_sdp_choice(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+    return choice == SDPBackend.CUDNN_ATTENTION.value
 
 
 @cache

@@ -71,5 +71,7 @@ def _fits(packed: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None) -> bool:
     if not usable(packed, cos, sin) or packed.dtype not in FLOATS or not packed.is_contiguous():
         return False
     # The kernel walks both of them in the same steps.
-    alike = kept is None or (kept.k.dtype == packed.dtype and kept.k.stride() == kept.v.stride())
+    alike = kept is None or (
+        kept.k.dtype == kept.v.dtype == packed.dtype and kept.k.stride() == kept.v.stride() and kept.k.stride(-1) == 1
+    )
     return alike and head_size_fits(cos.shape[-1])

@@ -125,13 +125,13 @@ class Geometry:
             return slice(None)
         return slice(self.capture.queries.start - columns.start, self.capture.queries.stop - columns.start)
 
-    def kept(self, index: int, h: Float[Tensor, "b s e"], n_kv: int) -> Kept | None:
-        """Where layer `index` keeps its keys and values, if it does."""
+    def kept(self, index: int, packed: Float[Tensor, "b s p"], n_kv: int) -> Kept | None:
+        """Where layer `index` keeps its keys and values, if it does, in the projection's own dtype."""
         if self.cache is None:
             return None
         whole = isinstance(self.span, slice) and self.span.stop - self.span.start == self.length
-        shape = (h.shape[0], n_kv, self.length, self.cos.shape[-1])
-        return Kept(*self.cache.room(index, shape, h, whole=whole), self.span)
+        shape = (packed.shape[0], n_kv, self.length, self.cos.shape[-1])
+        return Kept(*self.cache.room(index, shape, packed, whole=whole), self.span)
 
 
 class RMSNorm(nn.Module):
@@ -173,7 +173,8 @@ class Layer(nn.Module):
         return add_rms_norm(x, self.down_proj(swiglu(self.gate_up_proj(h))), following, self.eps)
 
     def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b r e"]:
-        q, k, v = rotated_heads(self.qkv_proj(h), self.heads, g.cos, g.sin, g.kept(index, h, self.heads[1]))
+        packed = self.qkv_proj(h)
+        q, k, v = rotated_heads(packed, self.heads, g.cos, g.sin, g.kept(index, packed, self.heads[1]))
         q = q[:, :, g.rows(index)]
         if g.capture is not None and index in g.capture.layers:
             out, lse = attend_with_lse(q, k, v, g.bias)

@@ -72,6 +72,13 @@ def test_what_is_not_finite_makes_the_confidence_so(bad, at):
     assert 0 <= int(ours.token.min()) <= int(ours.token.max()) < 200
 
 
+def test_no_deferred_token_hides_what_is_not_a_number():
+    logits = torch.tensor([[[float("nan"), 2.0, 0.0, 5.0, 4.0], [1.0, 2.0, 0.0, 5.0, 4.0]]])
+    ours, _ = both(logits, banned=[3], deferred=[4])
+    assert ours.confidence.isnan().tolist() == [[True, False]]
+    assert ours.confidence[0, 1] == 0
+
+
 def test_infinitely_unlikely_tokens():
     logits = torch.full((1, 2, 200), float("-inf"))
     logits[0, 0, [70, 130]] = 1.0

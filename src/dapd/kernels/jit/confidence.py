@@ -76,6 +76,7 @@ def combine(
     chosen = tl.min(tl.where(inside & (top == largest), at, vocab), 0)
     chosen = tl.minimum(chosen, vocab - 1)
     whole = tl.sum(part * tl.exp(top.to(KIND) - largest.to(KIND)), 0)
-    late = _is_one_of(chosen, late_a, late_b)
+    # A sum that is nan stays so: the logits were no numbers.
+    late = _is_one_of(chosen, late_a, late_b) & (whole == whole)
     tl.store(token + row, chosen.to(tl.int64))
     tl.store(confidence + row, tl.where(late, 0.0, 1.0 / whole))

@@ -65,7 +65,7 @@ def rotate_in_place(packed: Tensor, counts: tuple[int, int], cos: Tensor, sin: T
     batch, length, width = packed.shape
     cos, sin = cos.contiguous(), sin.contiguous()
     named = kept is not None and isinstance(kept.columns, Tensor)
-    columns = kept.columns if kept is not None and isinstance(kept.columns, Tensor) else packed
+    columns = kept.columns.contiguous() if kept is not None and isinstance(kept.columns, Tensor) else packed
     first = kept.columns.start if kept is not None and isinstance(kept.columns, slice) else 0
     n_q, n_kv = counts
     _rotate[(batch * length, triton.cdiv(n_q + (1 if kept is None else 2) * n_kv, HEADS))](
