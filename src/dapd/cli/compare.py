@@ -93,10 +93,10 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
         front = {row.decoder for row in pareto(here)}
         title = f"{task}: {here[0].prompts} prompts (* on the Pareto front)"
         table = Table(title=title, title_justify="left")
-        table.add_column("decoder", no_wrap=True)
+        table.add_column("decoder", overflow="fold")  # a long name takes another line, the numbers stay whole
         with_area = any(value is not None for value in area[task].values())
         for name in ("score %", "95%", "passes", "per pass", "seconds", *["AUP"] * with_area):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True, min_width=max(len(name), 6))
         for row in here:
             aup = area[task][row.family]
             table.add_row(
