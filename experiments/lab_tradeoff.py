@@ -19,7 +19,8 @@ import torch
 import typer
 from rich.console import Console
 
-from dapd.cli.compare import areas, bar
+from dapd.cli.compare import areas
+from dapd.cli.progress import Working
 from dapd.evaluation.compare import Comparison, Result, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
@@ -79,9 +80,8 @@ def main(
     asked = [get(name) for name in tasks.split(",")]
     chosen = [d for spec in (*BASELINES, *OURS, *CONTROLS) for d in decoders(spec) if only is None or only in d.label]
     comparison = Comparison(lm, chosen, asked, prompts, batch=batch)
-    with bar(Console(stderr=True)) as progress:
-        job = progress.add_task("decoding", total=len(comparison))
-        results = comparison.run(out, lambda n: progress.advance(job, n))
+    with Working(Console(stderr=True), "decoding", len(comparison)) as work:
+        results = comparison.run(out, work.advance)
     rows = summarise(results)
     aucs = [auc for task in asked if task.graph and edges for auc in layer_aucs(lm, task)]
     content = {
