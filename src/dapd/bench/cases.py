@@ -79,11 +79,10 @@ class Case:
         plain = Options(block_length=self.block, graphs=self.graphs)
         if self.reuse == "none":
             return plain
-        settle = self.settle if self.settle is not None and self.reuse == "settled" else 1
-        until = self.refresh_until
-        return dataclasses.replace(
-            plain, reuse=Reuse(self.reuse), refresh=self.refresh, refresh_until=until, settle=settle
+        kept = dataclasses.replace(
+            plain, reuse=Reuse(self.reuse), refresh=self.refresh, refresh_until=self.refresh_until
         )
+        return kept if self.settle is None or self.reuse != "settled" else dataclasses.replace(kept, settle=self.settle)
 
     def rule(self) -> Strategy:
         """The decoder, or the one that the naive path imitates."""

@@ -189,15 +189,8 @@ def step_command(
     """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
     check_counts(repeats, warmup)
     where, on = check_device(device), switch(graphs)
-    common: dict[str, Any] = {
-        "refresh": refresh,
-        "refresh_until": refresh_until,
-        "block": block,
-        "settle": settle,
-        "graphs": on,
-        "taken": taken,
-    }
-    asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
+    kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
+    asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     if fp8:
         check_precision(where, as_dtype(dtype), names(strategies))
     report = Report("step", where, json)
@@ -230,15 +223,8 @@ def decode_command(
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
     where, on = check_device(device), switch(graphs)
-    common: dict[str, Any] = {
-        "refresh": refresh,
-        "refresh_until": refresh_until,
-        "block": block,
-        "settle": settle,
-        "graphs": on,
-        "taken": taken,
-    }
-    asked = cases(prompt, gen, batch, names(strategies), names(reuse), **common)
+    kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
+    asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     least = min(case.gen for case in asked)
     if not 1 <= steps <= least:
         raise DapdError(f"steps is {steps}; allowed: 1 to the {least} new tokens")
