@@ -1,54 +1,76 @@
 """Dependency-aware parallel decoding for masked diffusion language models."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 from dapd.canvas import Canvas
-from dapd.engine import Options, Reuse, Step, decode
+from dapd.decoding import Decoder, Options, Recordings, Reuse, Step, decode
 from dapd.errors import DapdError, StrategyContractError
-from dapd.generation import Completion, DiffusionLM, load
-from dapd.models import MaskedLM, Prediction, Profile, TransformerConfig, random
+from dapd.generation import Completion, DiffusionLM, load, random
+from dapd.models import Capture, KVCache, MaskedLM, Prediction, Profile, Span, TransformerConfig
 from dapd.sampling import Sampling
 from dapd.settings import PAPER, Setting, setting, strategy
 from dapd.strategies import (
     PRESETS,
     AttentionNeed,
     Dapd,
+    Dawn,
+    DistanceGraph,
     DreamSchedule,
     EntropyBound,
     Factor,
     Klass,
+    LocalLeap,
+    Needs,
     Observation,
     Progress,
     Selection,
+    Selects,
+    ShuffledGraph,
     Strategy,
     Threshold,
     TopK,
 )
 from dapd.trace import Trace, read_traces, write_traces
 
-__version__ = "0.1.0"
+try:
+    __version__ = version("dapd")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "unknown"
 
 __all__ = [
     "PAPER",
     "PRESETS",
     "AttentionNeed",
     "Canvas",
+    "Capture",
     "Completion",
     "Dapd",
     "DapdError",
+    "Dawn",
+    "Decoder",
     "DiffusionLM",
+    "DistanceGraph",
     "DreamSchedule",
     "EntropyBound",
     "Factor",
+    "KVCache",
     "Klass",
+    "LocalLeap",
     "MaskedLM",
+    "Needs",
     "Observation",
     "Options",
     "Prediction",
     "Profile",
     "Progress",
+    "Recordings",
     "Reuse",
     "Sampling",
     "Selection",
+    "Selects",
     "Setting",
+    "ShuffledGraph",
+    "Span",
     "Step",
     "Strategy",
     "StrategyContractError",

@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Literal, Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from dapd.canvas import Canvas
-from dapd.engine import Options, Step, decode
-from dapd.errors import DapdError, unknown
-from dapd.models import MaskedLM, Transformer, is_masked_lm, load_network, resolve
-from dapd.models import random as random_network
-from dapd.models.fp8 import check_fp8, to_fp8
-from dapd.models.masked_lm import load_masked_lm
-from dapd.models.tokenizer import ByteTokenizer, HubTokenizer, Messages, Tokenizer, load_tokenizer
-from dapd.sampling import Sampling
-from dapd.settings import Setting, describe, parsed, setting
+from dapd.decoding import Options, Recordings, Reuse, Step, decode
+from dapd.errors import DapdError
+from dapd.models import MaskedLM, TransformerConfig
+from dapd.models.source import LoadedModel, open_model, random_model
+from dapd.models.tokenizer import Messages, Tokenizer
+from dapd.sampling import EosPolicy
+from dapd.settings import DEFAULT_STRATEGY, Setting, as_setting, describe, with_fields
 from dapd.strategies import Selects
+from dapd.strategies.base import Precision
 from dapd.trace import Recorder, Trace
 
 Ids = Sequence[int]
 Prompt = str | Messages | Ids | Tensor
 """Plain text, a conversation (messages with role and content), or token ids."""
+AnyStrategy = str | Selects | Setting
+"""The name of a strategy, an object with `select`, or a setting of the paper."""
 
 DEFAULT_MODEL = "lab"
-ANY_TEXT = "lab:any-text"
+DEFAULT_NEW_TOKENS = 256
 
 MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
+
+
+class LoopFields(TypedDict, total=False):
+    """The fields of `Options` and `Sampling`, which may be given to `generate` and its kin directly."""
+
+    block_length: int | None
+    n_blocks: int
+    reuse: Reuse | Literal["none", "prefix", "dual", "settled"]
+    refresh: int | None
+    refresh_until: int | None
+    settle: int
+    early_stop: bool
+    confidence_dtype: Precision | None
+    seed: int | tuple[int, ...]
+    record_edges: bool
+    graphs: bool | None
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+    tempered_confidence: bool
+    eos: EosPolicy
+    suppress: tuple[int, ...]
 
 
 class Streamer(Protocol):
@@ -51,11 +73,15 @@ class Completion:
     text: str
     """The generated text up to the end of the turn; for infilling the whole text."""
     ids: list[int]
-    """The generated tokens, the EOS tail included; for infilling those that were filled in."""
+    """All new tokens, with the EOS tail behind the text; for infilling those that were filled in."""
     prompt_ids: list[int]
+    """The tokens of the prompt; for infilling the template, masks included."""
     finish_reason: Literal["stop", "length"]
     """stop: the text ended by itself (EOS or end of turn); length: all new tokens were used."""
     trace: Trace
+    """Every forward pass."""
+    compute_seconds: float = 0.0
+    """The prompt's share of the time of the forward passes, which it may have shared with others."""
 
     @property
     def nfe(self) -> int:
@@ -63,16 +89,18 @@ class Completion:
         return self.trace.nfe
 
     @property
-    def generated_tokens(self) -> int:
-        """Generated tokens before the first EOS."""
+    def n_generated(self) -> int:
+        """How many tokens were generated before the first EOS."""
         return self.trace.n_generated
 
     @property
     def tokens_per_forward(self) -> float:
+        """Generated tokens before the first EOS, per forward pass."""
         return self.trace.tokens_per_forward
 
     @property
     def seconds(self) -> float:
+        """Time from the beginning of the first pass to the end of the last."""
         return self.trace.seconds
 
 
@@ -83,64 +111,35 @@ def load(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     mask_id: int | None = None,
+    eot_id: int | None = None,
     fp8: bool = False,
 ) -> DiffusionLM:
     """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
 
-    `fp8` quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
+    `mask_id` and `eot_id` name the mask and the end-of-turn token where a checkpoint does not, or names others. `fp8`
+    quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
-    device = check_device(device)
-    name = str(source)
-    if fp8:
-        check_fp8(torch.device(device), dtype)
-        dtype = torch.bfloat16
-    if name.startswith("random:"):
-        chosen = dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
-        network = random_network(name.removeprefix("random:"), device=device, dtype=chosen, sharpness=8.0)
-        return DiffusionLM(_quantised(network, fp8), ByteTokenizer(network.profile), name=_shown(name, fp8))
-    folder = resolve("lab" if name == ANY_TEXT else source, revision)
-    if is_masked_lm(folder):
-        if fp8:
-            raise DapdError(f"fp8 is for LLaDA and Dream models; {name} is a masked language model of transformers")
-        masked_lm, inner = load_masked_lm(folder, device=device, dtype=dtype, mask_id=mask_id)
-        return DiffusionLM(masked_lm, HubTokenizer(inner, masked_lm.profile), name=name)
-    network = _quantised(load_network(folder, device=device, dtype=dtype, mask_id=mask_id), fp8)
-    tokens = partial(load_tokenizer, folder, network.profile, lenient=name == ANY_TEXT)
-    return DiffusionLM(network, tokens, name=_shown(name, fp8))
+    model = open_model(
+        source, device=device, dtype=dtype, revision=revision, mask_id=mask_id, eot_id=eot_id, fp8=fp8
+    )
+    return DiffusionLM.of(model)
 
 
-def _quantised(network: Transformer, fp8: bool) -> Transformer:
-    return to_fp8(network) if fp8 else network
+def random(
+    shape: str | TransformerConfig,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    sharpness: float = 8.0,
+) -> DiffusionLM:
+    """A model of any shape with random weights, and bytes for tokens.
 
-
-def _shown(name: str, fp8: bool) -> str:
-    """What traces and tables call the model: an approximation is named as one."""
-    return f"{name} (fp8)" if fp8 else name
-
-
-def check_device(device: str | torch.device | None) -> torch.device:
-    """The device, if there is one of that name; None: a GPU if there is one."""
-    try:
-        found = torch.device(default_device() if device is None else device)
-    except RuntimeError:
-        raise DapdError(f"unknown device {str(device)!r}; allowed: cpu, cuda, cuda:1, ...") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise DapdError(f"device is {device}, but this torch sees no CUDA GPU; give cpu, or install torch for CUDA")
-    return found
-
-
-def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def as_dtype(name: str | None) -> torch.dtype | None:
-    """A dtype by name; None: the default of the device."""
-    allowed = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name is not None and name not in allowed:
-        raise unknown("dtype", name, allowed)
-    return None if name is None else allowed[name]
+    `sharpness` scales the head, so that confidences spread over 0..1 as those of a trained model do.
+    """
+    return DiffusionLM.of(random_model(shape, device=device, dtype=dtype, seed=seed, sharpness=sharpness))
 
 
 class DiffusionLM:
@@ -151,105 +150,169 @@ class DiffusionLM:
     ) -> None:
         self.network = network
         self.name = name or type(network).__name__
-        self._tokenizer = tokenizer
+        self._given_tokenizer = tokenizer
+        self._recordings: Recordings | None = None
+        self._texts: dict[int, str] = {}
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> DiffusionLM:
+        return cls(model.network, model.tokenizer, name=model.name)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, read when it is first needed: token ids work without one."""
-        if self._found is None:
+        if self._tokenizer is None:
             raise DapdError(f"the model {self.name} comes without a tokenizer; give prompts as token ids")
-        return self._found
+        return self._tokenizer
 
     @property
     def has_tokenizer(self) -> bool:
-        return self._found is not None
+        return self._tokenizer is not None
 
     @cached_property
-    def _found(self) -> Tokenizer | None:
-        return self._tokenizer() if callable(self._tokenizer) else self._tokenizer
+    def _tokenizer(self) -> Tokenizer | None:
+        return self._given_tokenizer() if callable(self._given_tokenizer) else self._given_tokenizer
 
-    @overload
-    def generate(self, prompts: str, **kwargs: Any) -> Completion: ...
-    @overload
-    def generate(self, prompts: Prompt | Sequence[Prompt], **kwargs: Any) -> Completion | list[Completion]: ...
+    @property
+    def recordings(self) -> Recordings | None:
+        """Passes recorded as CUDA graphs, which all decodings with this model share; None on a CPU."""
+        if self._recordings is None or self._recordings.device != self.network.device:
+            self._recordings = Recordings.on(self.network.device)
+        return self._recordings
+
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompt: Prompt,
         *,
-        strategy: str | Selects | Setting = "dapd-staged",
-        max_new_tokens: int = 256,
+        strategy: AnyStrategy = DEFAULT_STRATEGY,
+        max_new_tokens: int = DEFAULT_NEW_TOKENS,
         options: Options | None = None,
         fixed: Mapping[int, int] | None = None,
         on_step: Callable[[Step], None] | None = None,
         streamer: Streamer | None = None,
-        **settings: Any,
-    ) -> Completion | list[Completion]:
-        """Complete one prompt (a Completion) or several (a list of them).
+        **fields: Unpack[LoopFields],
+    ) -> Completion:
+        """Complete a prompt.
 
         A string is continued as it stands; a list of messages goes through the model's chat template. `strategy` is a
         name (`dapd strategies` lists them) or any object with `select`. `fixed` pins new tokens: {index among the new
-        tokens: token id}. Fields of `Options` and `Sampling` may be given directly: block_length=32, temperature=0.5.
+        tokens: token id}. Fields of `Options` and `Sampling` may be given directly (block_length=32, temperature=0.5)
+        and win over those of `options`. `on_step` is called after every forward pass.
         """
-        rows, single = self._rows(prompts)
-        prompt_ids = [self.encode(row) for row in rows]
-        profile = self.network.profile
-        canvas = Canvas.blank(
-            prompt_ids, max_new_tokens, mask_id=profile.mask_id, pad_id=profile.pad_id, device=self.network.device
-        )
-        if fixed:
-            self._check_ids(list(fixed.values()))
-            for row, ids in enumerate(prompt_ids):
-                canvas = canvas.fix(row, {len(ids) + index: token for index, token in fixed.items()})
-        chosen = as_setting(strategy)
-        options = with_settings(options or Options(), settings)
-        if options.block_length is None and chosen.n_blocks > 1:
-            options = dataclasses.replace(options, block_length=blocks_of(max_new_tokens, chosen.n_blocks))
-        feed = None if streamer is None else _Feed(streamer, canvas, options)
-        traces = self._decode(canvas, chosen, options, on_step, None if feed is None else feed.add)
+        canvas = self.canvas(prompt, max_new_tokens, fixed)
+        options = with_fields(options or Options(), fields)
+        feed = None if streamer is None else _Feed(streamer, canvas, as_setting(strategy).with_blocks(options))
+        [recorder] = self._decode([canvas], strategy, options, watchers=[on_step, feed and feed.add])
         if feed is not None:
-            feed.end(traces[0].tokens())
-        completions = [self._completion(trace, ids) for trace, ids in zip(traces, prompt_ids, strict=True)]
-        return completions[0] if single else completions
+            feed.end(recorder.trace.tokens())
+        return self._completion(recorder)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        strategy: AnyStrategy = DEFAULT_STRATEGY,
+        max_new_tokens: int = DEFAULT_NEW_TOKENS,
+        batch_size: int | None = None,
+        options: Options | None = None,
+        fixed: Mapping[int, int] | None = None,
+        on_step: Callable[[Step], None] | None = None,
+        on_completion: Callable[[int, Completion], None] | None = None,
+        **fields: Unpack[LoopFields],
+    ) -> list[Completion]:
+        """Complete several prompts, in their order; see `generate`.
+
+        At most `batch_size` of them (None: all) share a forward pass; the next prompt takes the place of one that is
+        complete. `on_completion` gets the number and the completion of a prompt as soon as there is one.
+        """
+        if not len(prompts):
+            raise DapdError("no prompts: the list is empty; give at least one")
+        canvases = [self.canvas(prompt, max_new_tokens, fixed) for prompt in prompts]
+        completions: dict[int, Completion] = {}
+
+        def finish(number: int, recorder: Recorder) -> None:
+            completions[number] = self._completion(recorder)
+            if on_completion is not None:
+                on_completion(number, completions[number])
+
+        options = with_fields(options or Options(), fields)
+        self._decode(canvases, strategy, options, places=batch_size, watchers=[on_step], finish=finish)
+        return [completions[number] for number in range(len(prompts))]
 
     def infill(
         self,
         template: str | Ids,
         *,
         prompt: Prompt | None = None,
-        strategy: str | Selects | Setting = "dapd-staged",
+        strategy: AnyStrategy = DEFAULT_STRATEGY,
         options: Options | None = None,
         on_step: Callable[[Step], None] | None = None,
-        **settings: Any,
+        **fields: Unpack[LoopFields],
     ) -> Completion:
-        """Fill the masks of a text ("The capital of [MASK] is [MASK*3].") or of ids, alone or behind a prompt."""
-        canvas = self.template(template, prompt)
-        chosen, options = as_setting(strategy), with_settings(options or Options(), settings)
-        [trace] = self._decode(canvas, chosen, options, on_step)
-        asked = 0 if prompt is None else len(self.encode(prompt))
-        text = self.tokenizer.decode(trace.tokens()[asked:]) if self.has_tokenizer else ""
-        return Completion(text, trace.generated, trace.canvas, "length", trace)
+        """Fill the masks of a text ("The capital of [MASK] is [MASK*3].") or of ids, alone or as a prompt's answer."""
+        return self.infill_batch(
+            [template], prompt=prompt, strategy=strategy, options=options, on_step=on_step, **fields
+        )[0]
 
-    def _decode(
-        self, canvas: Canvas, chosen: Setting, options: Options, *watchers: Callable[[Step], None] | None
-    ) -> list[Trace]:
-        """Decode to the end, recording every step and showing it to whoever watches."""
-        recorder = self.recorder(canvas, chosen.strategy, options)
-        for step in decode(self.network, canvas, chosen.strategy, options):
-            recorder.add(step)
-            for watch in watchers:
-                if watch is not None:
-                    watch(step)
-        return recorder.traces
+    def infill_batch(
+        self,
+        templates: Sequence[str | Ids],
+        *,
+        prompt: Prompt | None = None,
+        strategy: AnyStrategy = DEFAULT_STRATEGY,
+        batch_size: int | None = None,
+        options: Options | None = None,
+        on_step: Callable[[Step], None] | None = None,
+        **fields: Unpack[LoopFields],
+    ) -> list[Completion]:
+        """Fill the masks of several texts, in their order; see `infill`."""
+        canvases = [self.template(template, prompt) for template in templates]
+        options = with_fields(options or Options(), fields)
+        recorders = self._decode(canvases, strategy, options, places=batch_size, watchers=[on_step])
+        n_prompt = 0 if prompt is None else len(self.encode(prompt))
+        return [
+            Completion(
+                text=self.tokenizer.decode(recorder.trace.tokens()[n_prompt:]) if self.has_tokenizer else "",
+                ids=recorder.trace.generated_ids,
+                prompt_ids=recorder.trace.canvas,
+                finish_reason="length",
+                trace=recorder.trace,
+                compute_seconds=recorder.compute_seconds,
+            )
+            for recorder in recorders
+        ]
 
     def stream(
-        self, canvas: Canvas, strategy: str | Selects | Setting = "dapd-staged", options: Options | None = None
+        self,
+        prompt: Prompt,
+        *,
+        strategy: AnyStrategy = DEFAULT_STRATEGY,
+        max_new_tokens: int = DEFAULT_NEW_TOKENS,
+        options: Options | None = None,
+        **fields: Unpack[LoopFields],
     ) -> Iterator[Step]:
-        """The steps of a decoding, for callers that want to look on or stop half-way."""
-        return decode(self.network, canvas, as_setting(strategy).strategy, options)
+        """The steps of `generate` one by one, for callers that want to look on or stop half-way."""
+        chosen = as_setting(strategy)
+        options = chosen.with_blocks(with_fields(options or Options(), fields))
+        canvas = self.canvas(prompt, max_new_tokens)
+        return decode(self.network, [canvas], chosen.strategy, options, recordings=self.recordings)
+
+    def canvas(self, prompt: Prompt, max_new_tokens: int, fixed: Mapping[int, int] | None = None) -> Canvas:
+        """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}."""
+        ids = self.encode(prompt)
+        if len(ids) + max_new_tokens > self.network.max_length:
+            raise DapdError(
+                f"the canvas is {len(ids) + max_new_tokens} tokens long (prompt and new tokens); "
+                f"the model takes {self.network.max_length}"
+            )
+        canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id)
+        if not fixed:
+            return canvas
+        self._check_ids(list(fixed.values()))
+        return canvas.fix({len(ids) + index: token for index, token in fixed.items()})
 
     def template(self, template: str | Ids, prompt: Prompt | None = None) -> Canvas:
         """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids, behind a prompt if there is one."""
-        profile = self.network.profile
         if isinstance(template, str):
             counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
             if not counts:
@@ -259,13 +322,13 @@ class DiffusionLM:
             ids = [int(i) for i in template]
         ids = [*(self.encode(prompt) if prompt is not None else ()), *ids]
         self._check_ids(ids)
-        return Canvas.infill([ids], mask_id=profile.mask_id, pad_id=profile.pad_id, device=self.network.device)
+        return Canvas.infill(ids, mask_id=self.network.profile.mask_id)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt."""
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
-        elif isinstance(prompt, Tensor):
+        elif hasattr(prompt, "tolist"):  # a tensor, or an array of numpy
             ids = [int(i) for i in prompt.flatten().tolist()]
         elif len(prompt) and isinstance(prompt[0], dict):
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
@@ -275,53 +338,77 @@ class DiffusionLM:
         return ids
 
     def recorder(self, canvas: Canvas, strategy: Selects, options: Options) -> Recorder:
-        """A recorder whose traces say how they were made."""
-        about = {"model": self.name, "strategy": describe(strategy), "options": dataclasses.asdict(options)}
-        text = (lambda token: self.tokenizer.decode([token], skip_special=False)) if self.has_tokenizer else None
-        prompts = [canvas.row(row)[: -canvas.n_new].tolist() if canvas.n_new else None for row in range(canvas.batch)]
-        texts = [self.tokenizer.decode(ids, skip_special=False) if text and ids else None for ids in prompts]
-        rows = [{**about, "prompt": prompt} for prompt in texts]
-        return Recorder(canvas, self.network.profile.eos_id, rows, text, held=options.record_edges)
+        """A recorder whose trace says how it was made."""
+        about = {"model": self.name, "strategy": describe(strategy), "options": asdict(options)}
+        text = self._text if self.has_tokenizer else None
+        prompt = canvas.tokens[: canvas.start].tolist() if canvas.n_new is not None else []
+        about["prompt"] = self.tokenizer.decode(prompt, skip_special=False) if text and prompt else None
+        return Recorder(canvas, self.network.profile.eos_id, about, text, held=options.record_edges)
 
-    def _completion(self, trace: Trace, prompt_ids: list[int]) -> Completion:
-        profile, ids = self.network.profile, trace.tokens()[len(prompt_ids) :]
-        stops = [ids.index(stop) for stop in (profile.eos_id, profile.eot_id) if stop is not None and stop in ids]
-        end = min(stops, default=len(ids))
-        text = self.tokenizer.decode(ids[:end]) if self.has_tokenizer else ""
-        return Completion(text, ids, prompt_ids, "stop" if stops else "length", trace)
+    def _decode(
+        self,
+        canvases: Sequence[Canvas],
+        strategy: AnyStrategy,
+        options: Options,
+        *,
+        places: int | None = None,
+        watchers: Sequence[Callable[[Step], None] | None] = (),
+        finish: Callable[[int, Recorder], None] = lambda number, recorder: None,
+    ) -> list[Recorder]:
+        """Decode to the end, recording every step and showing it to whoever watches."""
+        chosen = as_setting(strategy)
+        options = chosen.with_blocks(options)
+        steps = decode(
+            self.network, canvases, chosen.strategy, options, places=places, recordings=self.recordings
+        )
+        recorders = [self.recorder(canvas, chosen.strategy, options) for canvas in canvases]
+        for number, canvas in enumerate(canvases):
+            if not canvas.masked.any():
+                finish(number, recorders[number])
+        for step in steps:
+            number = int(str(step.row))
+            recorders[number].add(step)
+            for watch in watchers:
+                if watch is not None:
+                    watch(step)
+            if step.done:
+                finish(number, recorders[number])
+        return recorders
 
-    def _rows(self, prompts: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
-        """The prompts as a list, and whether there was one alone."""
-        if isinstance(prompts, str):
-            return [prompts], True
-        if isinstance(prompts, Tensor):
-            return (list(prompts), False) if prompts.dim() == 2 else ([prompts], True)
-        if not len(prompts):
-            raise DapdError("no prompts: the list is empty; give at least one")
-        if isinstance(prompts[0], dict | int):
-            return [prompts], True  # type: ignore[list-item]
-        return list(prompts), False  # type: ignore[arg-type]
+    def _completion(self, recorder: Recorder) -> Completion:
+        """The completion of a prompt whose trace is complete."""
+        trace = recorder.trace
+        profile = self.network.profile
+        prompt_ids = trace.canvas[: trace.start]
+        ids = trace.tokens()[trace.start :]
+        ends = [ids.index(stop) for stop in (profile.eos_id, profile.eot_id) if stop is not None and stop in ids]
+        text = self.tokenizer.decode(ids[: min(ends, default=len(ids))]) if self.has_tokenizer else ""
+        return Completion(text, ids, prompt_ids, "stop" if ends else "length", trace, recorder.compute_seconds)
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = self.tokenizer.decode([token], skip_special=False)
+        return self._texts[token]
 
     def _check_ids(self, ids: list[int]) -> None:
-        vocab = getattr(getattr(self.network, "config", None), "vocab_size", None)
-        wrong = [i for i in ids if i < 0 or (vocab is not None and i >= vocab)]
+        wrong = [i for i in ids if not 0 <= i < self.network.vocab_size]
         if wrong:
-            raise DapdError(f"token id {wrong[0]} is outside of the model's vocabulary (0..{(vocab or 0) - 1})")
+            raise DapdError(
+                f"token id {wrong[0]} is outside of the model's vocabulary (0..{self.network.vocab_size - 1})"
+            )
 
 
 class _Feed:
     """Shows a streamer the blocks as they are finished and the rest as a draft."""
 
     def __init__(self, streamer: Streamer, canvas: Canvas, options: Options) -> None:
-        if canvas.batch != 1:
-            raise DapdError(f"a streamer shows one prompt at a time; {canvas.batch} were given")
         self.streamer = streamer
-        self.pending = canvas.blocks(options.block_length)
+        self.pending = canvas.blocks(options.block_length, options.n_blocks)
         self.shown = canvas.start
-        streamer.put(canvas.tokens[0, : self.shown].cpu())
+        streamer.put(canvas.tokens[: self.shown])
 
     def add(self, step: Step) -> None:
-        tokens, masked = step.canvas.tokens[0].cpu(), step.canvas.masked[0].cpu()
+        tokens, masked = step.canvas.tokens, step.canvas.masked
         while self.pending and not masked[self.pending[0]].any():
             stop = self.pending.pop(0).stop
             self.streamer.put(tokens[self.shown : stop])
@@ -334,31 +421,3 @@ class _Feed:
         if self.shown < len(row):
             self.streamer.put(torch.tensor(row[self.shown :]))
         self.streamer.end()
-
-
-def as_setting(strategy: str | Selects | Setting) -> Setting:
-    """A strategy from a name, from an object with `select`, or as it is."""
-    if isinstance(strategy, Setting):
-        return strategy
-    return setting(strategy) if isinstance(strategy, str) else Setting(strategy)  # type: ignore[arg-type]
-
-
-def blocks_of(n_new: int, n_blocks: int) -> int:
-    if n_new % n_blocks:
-        raise DapdError(f"the setting asks for {n_blocks} blocks, which do not divide the {n_new} new tokens")
-    return n_new // n_blocks
-
-
-DRAWN = frozenset(f.name for f in dataclasses.fields(Sampling))
-LOOP_FIELDS = DRAWN | {f.name for f in dataclasses.fields(Options)} - {"sampling"}
-"""What may be set of the loop, by name: the fields of its options and of their sampling."""
-
-
-def with_settings(options: Options, settings: Mapping[str, Any]) -> Options:
-    """Options with some fields, of their own or of their sampling, changed."""
-    for name in settings:
-        if name not in LOOP_FIELDS:
-            raise unknown("setting", name, LOOP_FIELDS)
-    sampling = parsed(Sampling, {k: v for k, v in settings.items() if k in DRAWN})
-    rest = parsed(Options, {k: v for k, v in settings.items() if k not in DRAWN})
-    return dataclasses.replace(options, sampling=dataclasses.replace(options.sampling, **sampling), **rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from dapd import kernels
 from dapd.errors import DapdError
+from dapd.fields import check_types
+from dapd.models.base import Profile
 
-EosPolicy = Literal["none", "ban", "defer"]
+EosPolicy = Literal["none", "ban", "defer", "ban+defer"]
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,31 @@ class Sampling:
     """Take confidence from softmax(logits / temperature), as Dream does, not from the plain softmax, as LLaDA does."""
     eos: EosPolicy = "none"
     """none; ban: EOS is never predicted (LLaDA's logits_eos_inf); defer: EOS and end of turn keep their place as
-    predictions but get confidence 0, so they are committed last (LLaDA's confidence_eos_eot_inf)."""
+    predictions but get confidence 0, so they are committed last (LLaDA's confidence_eos_eot_inf); ban+defer: both, so
+    that EOS is never predicted and end of turn comes last."""
+    suppress: tuple[int, ...] = ()
+    """Further token ids that are never predicted; the mask token never is."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.temperature < 0:
             raise DapdError(f"temperature is {self.temperature}; it must not be negative")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise DapdError(f"top_p is {self.top_p}; allowed: above 0, up to 1")
         if self.top_k is not None and self.top_k < 1:
             raise DapdError(f"top_k is {self.top_k}; it must be at least 1")
-        if self.eos not in ("none", "ban", "defer"):
-            raise DapdError(f"eos is {self.eos!r}; allowed: none, ban, defer")
+        if any(i < 0 for i in self.suppress):
+            raise DapdError(f"suppress is {self.suppress}; token ids are not negative")
+
+    def banned(self, profile: Profile) -> list[int]:
+        """The ids that are never predicted."""
+        ban_eos = [profile.eos_id] if "ban" in self.eos else []
+        return list(dict.fromkeys([profile.mask_id, *ban_eos, *profile.special, *self.suppress]))
+
+    def deferred(self, profile: Profile) -> list[int]:
+        """The ids that get confidence 0, so that they are committed last."""
+        ends = [i for i in (profile.eos_id, profile.eot_id) if i is not None]
+        return [i for i in ends if i not in self.banned(profile)] if "defer" in self.eos else []
 
     def greedy(self, vocab: int) -> bool:
         """Whether the choice is the most likely token of the whole vocabulary."""
@@ -50,59 +66,43 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Choice:
-    """The token chosen at each position, its probability, and the logits that probability comes from."""
+    """The token chosen at each position, its probability, and a way to the logits that this probability comes from."""
 
     token: Int[Tensor, "batch n"]
     confidence: Float[Tensor, "batch n"]
-    logits: Float[Tensor, "batch n vocab"]
-    """Without an entry per token where they were not asked for."""
+    make_logits: Callable[[], Float[Tensor, "batch n vocab"]]
 
 
 def choose(
     logits: Float[Tensor, "batch n vocab"],
     sampling: Sampling,
-    uniform: Float[Tensor, "batch n vocab"] | None,
-    *,
-    banned: Sequence[int],
-    deferred: Sequence[int],
+    profile: Profile,
     dtype: torch.dtype,
-    keep_logits: bool = True,
+    uniform: Float[Tensor, "batch n vocab"] | None = None,
 ) -> Choice:
-    """A token and its confidence at each position; `uniform` are the draws that temperature needs."""
+    """A token and its confidence at each position; `uniform` are the draws that a temperature needs."""
+    banned = sampling.banned(profile)
+    deferred = sampling.deferred(profile)
     if kernels.usable(logits) and sampling.greedy(logits.shape[-1]):
-        found = _most_likely(logits, banned, deferred, dtype, keep_logits)
-        if found is not None:
-            return found
-    lowest, heat = torch.finfo(logits.dtype).min, sampling.temperature
-    logits = _without(logits, banned)
-    scaled = logits / heat if heat > 0 else logits
-    dropped = _outside_nucleus(scaled, sampling.top_p, sampling.top_k)
+        from dapd.kernels import confidence as kernel
+
+        if kernel.takes(logits, banned, deferred):
+            token, probability = kernel.most_likely(logits, banned, deferred, dtype)
+            return Choice(token, probability, lambda: _judged(logits, [*banned, *deferred], dtype))
+    lowest = torch.finfo(logits.dtype).min
+    allowed = _without(logits, banned)
+    tempered = allowed / sampling.temperature if sampling.temperature > 0 else allowed
+    dropped = _outside_nucleus(tempered, sampling.top_p, sampling.top_k)
     if dropped is not None:
-        logits, scaled = logits.masked_fill(dropped, lowest), scaled.masked_fill(dropped, lowest)
-    noisy = logits if uniform is None else logits.double() - heat * torch.log(-torch.log(uniform))
+        allowed = allowed.masked_fill(dropped, lowest)
+        tempered = tempered.masked_fill(dropped, lowest)
+    noisy = allowed if uniform is None else allowed.double() - sampling.temperature * torch.log(-torch.log(uniform))
     token = noisy.argmax(-1)
-    judged = _judged(scaled if sampling.tempered_confidence else logits, deferred, dtype)
+    judged = _judged(tempered if sampling.tempered_confidence else allowed, deferred, dtype)
     confidence = judged.softmax(-1).gather(-1, token[..., None]).squeeze(-1)
     for late in deferred:
         confidence = torch.where(token == late, 0, confidence)
-    return Choice(token, confidence, judged if keep_logits else judged[..., :0])
-
-
-def _most_likely(
-    logits: Float[Tensor, "batch n vocab"],
-    banned: Sequence[int],
-    deferred: Sequence[int],
-    dtype: torch.dtype,
-    keep_logits: bool,
-) -> Choice | None:
-    """The choice by one kernel, where it takes such logits."""
-    from dapd.kernels import confidence
-
-    if not confidence.takes(logits, banned, deferred):
-        return None
-    token, probability = confidence.most_likely(logits, banned, deferred, dtype)
-    kept = _judged(logits, [*banned, *deferred], dtype) if keep_logits else logits[..., :0].to(dtype)
-    return Choice(token, probability, kept)
+    return Choice(token, confidence, lambda: judged)
 
 
 def _judged(logits: Float[Tensor, "*b v"], ids: Sequence[int], dtype: torch.dtype) -> Float[Tensor, "*b v"]:

@@ -1,28 +1,36 @@
-"""Strategies by name: the presets, their fields from text, and the settings the paper used per model and task."""
+"""Strategies and loops by name: the presets, the settings the paper used per model and task, and fields from text."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import math
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
+from dapd.decoding.options import Options
 from dapd.errors import DapdError, unknown
-from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Strategy, Threshold, TopK
+from dapd.fields import check_names, read, split_pair
+from dapd.sampling import Sampling
+from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
+
+DEFAULT_STRATEGY = "dapd-staged"
+
+SAMPLING_FIELDS = frozenset(field.name for field in dataclasses.fields(Sampling))
+LOOP_FIELDS = SAMPLING_FIELDS | {field.name for field in dataclasses.fields(Options)} - {"sampling"}
+"""What may be set of the loop, by name: the fields of its options and of their sampling."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """A strategy and the number of blocks it is run with."""
 
-    strategy: Strategy
+    strategy: Selects
     n_blocks: int = 1
+
+    def with_blocks(self, options: Options) -> Options:
+        """The options with the setting's blocks, unless they have blocks of their own."""
+        own = options.block_length is not None or options.n_blocks != 1
+        return options if own else dataclasses.replace(options, n_blocks=self.n_blocks)
 
 
 def _llada(task: str) -> dict[str, Setting]:
@@ -71,108 +79,68 @@ papers and scripts. Where the paper chose a baseline's value by a sweep and does
 IFEval), and for EB-Sampler's gamma throughout, these are the defaults."""
 
 
-def setting(name: str, fields: Mapping[str, Any] | None = None) -> Setting:
-    """A preset or one of the paper's settings by name, with some fields changed."""
+def setting(name: str) -> Setting:
+    """A preset or one of the paper's settings by name."""
     table = PAPER if "@" in name else {key: Setting(strategy) for key, strategy in PRESETS.items()}
     if name not in table:
-        raise unknown("strategy" if table is not PAPER else "setting of the paper", name, table)
-    found = table[name]
-    return dataclasses.replace(found, strategy=changed(found.strategy, fields or {}))
+        raise unknown("setting of the paper" if "@" in name else "strategy", name, table)
+    return table[name]
 
 
-def strategy(name: str, **fields: Any) -> Strategy:
+def strategy(name: str, **fields: Any) -> Selects:
     """A preset by name, with some fields changed: strategy("dapd-staged", tau_max=0.2)."""
-    return setting(name, fields).strategy
+    return changed(setting(name).strategy, fields)
 
 
-def changed(strategy: Strategy, fields: Mapping[str, Any]) -> Strategy:
-    """The strategy with some fields changed; values may be text, as from a command line."""
-    return dataclasses.replace(strategy, **parsed(type(strategy), fields))
+def as_setting(strategy: str | Selects | Setting) -> Setting:
+    """A strategy from a name, from an object with `select`, or as it is."""
+    if isinstance(strategy, Setting):
+        return strategy
+    return setting(strategy) if isinstance(strategy, str) else Setting(strategy)
 
 
-def parsed(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for some fields of a dataclass, each of its field's type."""
-    hints = get_type_hints(kind)
-    allowed = [field.name for field in dataclasses.fields(kind)]
+def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
+    """The strategy with some fields changed."""
+    if not fields:
+        return strategy
+    kind = type(strategy)
+    if not dataclasses.is_dataclass(strategy):
+        raise DapdError(f"strategy {kind.__name__} has no fields to set; make it a dataclass")
+    check_names(kind, fields)
+    return dataclasses.replace(strategy, **fields)  # type: ignore[type-var]
+
+
+def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
+    """Options with some fields, of their own or of their sampling, changed."""
     for name in fields:
-        if name not in allowed:
-            raise unknown(f"field of {kind.__name__}", name, allowed)
-    return {name: parse(name, value, hints[name]) for name, value in fields.items()}
+        if name not in LOOP_FIELDS:
+            raise unknown("setting", name, LOOP_FIELDS)
+    sampling = {name: value for name, value in fields.items() if name in SAMPLING_FIELDS}
+    own = {name: value for name, value in fields.items() if name not in SAMPLING_FIELDS}
+    return dataclasses.replace(options, sampling=dataclasses.replace(options.sampling, **sampling), **own)
 
 
-def parse(name: str, value: Any, hint: Any) -> Any:
-    """A value of the hinted type, from itself or from text."""
-    for kind in _kinds(hint):
-        try:
-            return _as(value, kind)
-        except DapdError:
-            raise
-        except (ValueError, OverflowError):
-            continue
-    allowed = " or ".join(_describe(kind) for kind in _kinds(hint))
-    raise DapdError(f"{name} is {value!r}; it must be {allowed}")
+def read_settings(name: str, pairs: Iterable[str], what: str = "--set") -> tuple[Setting, Options]:
+    """Strategy and options from a name and `field=value` texts; a field belongs to whichever of the two has it."""
+    chosen = setting(name)
+    own, loop = route(chosen.strategy, dict(split_pair(pair, what) for pair in pairs), name)
+    return dataclasses.replace(chosen, strategy=changed(chosen.strategy, own)), with_fields(Options(), loop)
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return tuple(sorted(kinds, key=lambda kind: kind is float))  # "4" is a layer index or a number before it is 4.0
+def route(strategy: Selects, texts: Mapping[str, str], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Texts read as fields of a strategy and as fields of the loop; `name` is what the strategy is called."""
+    kind: Any = type(strategy)
+    own = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    for key in texts:
+        if key not in own | LOOP_FIELDS:
+            raise unknown(f"field of {name} or of the loop", key, own | LOOP_FIELDS)
+    mine = read(kind, {key: text for key, text in texts.items() if key in own}) if own else {}
+    rest = {key: text for key, text in texts.items() if key not in own}
+    sampling = read(Sampling, {key: text for key, text in rest.items() if key in SAMPLING_FIELDS})
+    return mine, sampling | read(Options, {key: text for key, text in rest.items() if key not in SAMPLING_FIELDS})
 
 
-def _as(value: Any, kind: Any) -> Any:
-    text = value if isinstance(value, str) else None
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-    elif get_origin(kind) is tuple:
-        item = get_args(kind)[0]
-        if text is not None and ("," in text or item is str):
-            return tuple(item(part.strip()) for part in text.split(",") if part.strip())
-        if isinstance(value, list | tuple):
-            return tuple(item(part) for part in value)
-    elif kind is NoneType:
-        if value is None or text in ("none", "None", "null"):
-            return None
-    elif kind is bool:
-        if isinstance(value, bool):
-            return value
-        if text is not None and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
-    elif kind is str:
-        if text is not None:
-            return text
-    elif text is not None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        if math.isnan(float(value)) or (kind is int and float(value) != int(float(value))):
-            raise ValueError
-        return kind(value)
-    raise ValueError
-
-
-def _describe(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(get_args(kind))
-    if get_origin(kind) is tuple:
-        return "names" if get_args(kind)[0] is str else "whole numbers such as 4,5,6 (one alone: 4,)"
-    names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none", str: "text"}
-    return names.get(kind, str(kind))
-
-
-def describe(strategy: Any) -> dict[str, Any]:
+def describe(strategy: Selects) -> dict[str, Any]:
     """The strategy as plain data: its class and its fields."""
-    fields = (
-        dataclasses.asdict(strategy) if dataclasses.is_dataclass(strategy) and not isinstance(strategy, type) else {}
-    )
+    fields = dataclasses.asdict(strategy) if dataclasses.is_dataclass(strategy) else {}  # type: ignore[call-overload]
     return {"name": type(strategy).__name__, **fields}
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """The docstring line under each field of a dataclass."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs: dict[str, str] = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-            docs[field.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
-    return docs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from dapd.canvas import Canvas
-from dapd.engine import Step
+from dapd.decoding import Step
 from dapd.errors import DapdError
-from dapd.tree import on_host
 
 VERSION = 1
 
@@ -33,7 +31,7 @@ class Record:
     segments: int
     """Contiguous runs of decided tokens in the generation region."""
     seconds: float
-    """Since the start."""
+    """Time since the row's first pass began."""
     tail: list[int] = field(default_factory=list)
     """Positions that an early stop filled with EOS."""
     texts: list[str] | None = None
@@ -87,7 +85,7 @@ class Trace:
         return row
 
     @property
-    def generated(self) -> list[int]:
+    def generated_ids(self) -> list[int]:
         """The tokens in the slots, in order of position."""
         row = self.tokens()
         return [row[position] for position in self.slots]
@@ -115,104 +113,79 @@ class Trace:
 
 
 class Recorder:
-    """Makes traces of the steps it is shown."""
+    """Makes the trace of a row from its steps."""
 
     def __init__(
         self,
         canvas: Canvas,
         eos_id: int,
-        about: list[dict[str, Any]] | None = None,
+        about: dict[str, Any] | None = None,
         text: Callable[[int], str] | None = None,
         *,
         held: bool = False,
     ) -> None:
-        tokens, valid, slots = on_host((canvas.tokens, canvas.valid, canvas.slots))
-        canvas = dataclasses.replace(canvas, tokens=tokens, valid=valid, slots=slots)
-        self.canvas = canvas
-        self.held = held
-        self.padding = canvas.padding.tolist()
         self.text = text
-        self.texts: dict[int, str] = {}
-        self.began = time.perf_counter()
+        self.held = held
         self.before = canvas.masked
-        self.traces = [
-            Trace(
-                canvas=canvas.row(row).tolist(),
-                slots=_where(canvas.slots[row, self.padding[row] :]),
-                mask_id=canvas.mask_id,
-                eos_id=eos_id,
-                start=canvas.start - self.padding[row],
-                open_ended=canvas.n_new is not None,
-                about=about[row] if about else {},
-            )
-            for row in range(canvas.batch)
-        ]
+        self.compute_seconds = 0.0
+        """The row's share of the time of its passes."""
+        self.trace = Trace(
+            canvas=canvas.tokens.tolist(),
+            slots=_where(canvas.slots),
+            mask_id=canvas.mask_id,
+            eos_id=eos_id,
+            start=canvas.start,
+            open_ended=canvas.n_new is not None,
+            about=about or {},
+        )
         if text is not None:
-            for trace in self.traces:
-                trace.texts = ["" if token == canvas.mask_id else self._text(token) for token in trace.canvas]
+            self.trace.texts = ["" if token == canvas.mask_id else text(token) for token in self.trace.canvas]
 
     def add(self, step: Step) -> None:
-        """Record a step for the rows that used it."""
-        seconds = round(time.perf_counter() - self.began, 6)
-        step = self._on_host(step)
+        """Record a step of the row."""
+        first = step.window.start
+        places = _where(step.commit)
+        tokens = step.token[step.commit].tolist()
         masked = step.canvas.masked
-        left, runs = masked.sum(-1).tolist(), segments(step.canvas).tolist()
-        chosen = _by_row(step.commit, step.token[step.commit].tolist(), step.confidence[step.commit].tolist())
-        tail = {} if step.tail is None else _by_row(step.tail)
-        edges = None if step.edges is None else self._edges(step)
-        held = self._held(step) if self.held else None
-        for row in step.active.nonzero().flatten().tolist():
-            shift = step.window.start - self.padding[row]
-            commits = chosen.get(row, [])
-            self.traces[row].steps.append(
-                Record(
-                    step=self.traces[row].nfe + 1,
-                    positions=[column + shift for column, _, _ in commits],
-                    tokens=[token for _, token, _ in commits],
-                    confidences=[round(confidence, 6) for _, _, confidence in commits],
-                    masks_left=left[row],
-                    segments=runs[row],
-                    seconds=seconds,
-                    tail=[column - self.padding[row] for (column,) in tail.get(row, [])],
-                    texts=None if self.text is None else [self._text(token) for _, token, _ in commits],
-                    edges=None if edges is None else [[i + shift, j + shift] for i, j in edges.get(row, [])],
-                    held=None if held is None else [[i + shift, round(c, 3)] for i, c in held.get(row, [])],
-                )
+        self.compute_seconds += step.compute_seconds
+        self.trace.steps.append(
+            Record(
+                step=self.trace.nfe + 1,
+                positions=[first + place for place in places],
+                tokens=tokens,
+                confidences=[round(confidence, 6) for confidence in step.confidence[step.commit].tolist()],
+                masks_left=int(masked.sum()),
+                segments=segments(step.canvas),
+                seconds=round(step.seconds, 6),
+                tail=[] if step.tail is None else _where(step.tail),
+                texts=None if self.text is None else [self.text(token) for token in tokens],
+                edges=None if step.edges is None else self._edges(step),
+                held=self._held(step) if self.held else None,
             )
+        )
         self.before = masked
 
-    def _on_host(self, step: Step) -> Step:
-        """The step on the host, brought over at once, not tensor by tensor."""
-        names = ["active", "commit", "token", "confidence"]
-        names += [name for name in ("tail", "edges") if getattr(step, name) is not None]
-        *parts, tokens = on_host([*(getattr(step, name) for name in names), step.canvas.tokens])
-        canvas = dataclasses.replace(self.canvas, tokens=tokens)
-        found: dict[str, Any] = dict(zip(names, parts, strict=True))
-        return dataclasses.replace(step, canvas=canvas, **found)
-
-    def _edges(self, step: Step) -> dict[int, list[tuple[Any, ...]]]:
+    def _edges(self, step: Step) -> list[list[int]]:
         """The edges between positions that were masked before the step."""
         assert step.edges is not None
-        nodes = self.before[:, step.window]
-        return _by_row(step.edges & nodes[:, :, None] & nodes[:, None, :])
+        nodes = self.before[step.window]
+        first = step.window.start
+        return [[first + i, first + j] for i, j in (step.edges & nodes[:, None] & nodes).nonzero().tolist()]
 
-    def _held(self, step: Step) -> dict[int, list[tuple[Any, ...]]]:
+    def _held(self, step: Step) -> list[list[float]]:
         """What stayed masked, with the confidence that this pass gave it."""
-        stayed = step.canvas.masked[:, step.window]
-        return _by_row(stayed, step.confidence[stayed].tolist())
-
-    def _text(self, token: int) -> str:
-        if token not in self.texts:
-            assert self.text is not None
-            self.texts[token] = self.text(token)
-        return self.texts[token]
+        stayed = step.canvas.masked[step.window]
+        confidences = step.confidence[stayed].tolist()
+        return [
+            [step.window.start + place, round(confidence, 3)]
+            for place, confidence in zip(_where(stayed), confidences, strict=True)
+        ]
 
 
-def segments(canvas: Canvas) -> Tensor:
-    """Disjoint contiguous runs of decided tokens among the slots, per row."""
+def segments(canvas: Canvas) -> int:
+    """How many contiguous runs of decided tokens there are among the slots."""
     decided = canvas.slots & ~canvas.masked
-    begins = decided[:, 1:] & ~decided[:, :-1]
-    return begins.sum(-1) + decided[:, 0]
+    return int((decided[1:] & ~decided[:-1]).sum()) + int(decided[0])
 
 
 def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
@@ -300,11 +273,3 @@ def _plain(value: Any) -> Any:
 
 def _where(mask: Tensor) -> list[int]:
     return [int(i) for i in mask.nonzero().flatten().tolist()]
-
-
-def _by_row(mask: Tensor, *values: list[Any]) -> dict[int, list[tuple[Any, ...]]]:
-    """row -> (index in the row ..., value ...) for the true entries of a mask whose first dimension is the row."""
-    out: dict[int, list[tuple[Any, ...]]] = {}
-    for place, *rest in zip(mask.nonzero().tolist(), *values, strict=True):
-        out.setdefault(place[0], []).append((*place[1:], *rest))
-    return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +14,9 @@ from torch import Tensor
 from dapd.errors import DapdError
 from dapd.models.cache import KVCache
 from dapd.models.columns import Span
+
+Rows = Literal["position", "predictor"]
+Keys = Literal["window", "canvas"]
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,17 @@ class Profile:
     eot_id: int | None = None
     """End of turn; None where the model has none."""
     bos_id: int | None = None
+    special: tuple[int, ...] = ()
+    """Further ids that stand for no text (unknown, padding, separators, ...): they are never predicted."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], mask_id: int | None, eot_id: int | None) -> Profile:
-        """The ids a checkpoint's config gives; `mask_id` overrides its own, `eot_id` stands in where it has none."""
+    def from_config(
+        cls, config: Mapping[str, Any], mask_id: int | None, eot_id: int | None, usual_eot_id: int | None
+    ) -> Profile:
+        """The ids that a checkpoint's config gives; `mask_id` and `eot_id` override its own.
+
+        `usual_eot_id` is the end of turn of checkpoints whose config does not say it.
+        """
         mask = config.get("mask_token_id") if mask_id is None else mask_id
         if mask is None:
             raise DapdError("the config has no mask_token_id; pass mask_id=... (it is never guessed)")
@@ -37,12 +47,13 @@ class Profile:
             mask_id=mask,
             eos_id=config["eos_token_id"],
             pad_id=config["pad_token_id"],
-            eot_id=config.get("eot_token_id", eot_id),
+            eot_id=config.get("eot_token_id", usual_eot_id) if eot_id is None else eot_id,
             bos_id=config.get("bos_token_id"),
         )
 
     def check(self, vocab_size: int) -> None:
-        for name, value in vars(self).items():
+        ids = {name: value for name, value in vars(self).items() if name != "special"}
+        for name, value in (*ids.items(), *(("a special id", i) for i in self.special)):
             optional = name in ("eot_id", "bos_id")
             if not isinstance(value, int) and not (optional and value is None):
                 raise DapdError(f"{name} is {value!r}; the checkpoint must give one whole number")
@@ -69,11 +80,13 @@ def reading_config(family: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Capture:
-    """A request for attention: the mean over heads and `layers`, from `queries` to `keys` (columns of the canvas)."""
+    """A request for attention: the mean over heads and `layers`, between columns of the window that is predicted."""
 
     layers: frozenset[int]
-    queries: slice
-    keys: slice
+    rows: Rows = "position"
+    """Whose query stands for a column: its own, or that of the column which predicts it."""
+    keys: Keys = "window"
+    """The columns that attention is received at: those of the window, or all of the canvas."""
 
 
 @dataclass(frozen=True)
@@ -81,43 +94,62 @@ class Prediction:
     """One forward pass, for the columns of a window."""
 
     logits: Float[Tensor, "batch n vocab"]
-    """Row i predicts window column i: a model's own shift is undone here."""
+    """Entry i predicts column i of the window: a model's own shift is undone."""
     attention: Float[Tensor, "batch n k"] | None = None
     """Captured attention in fp32; each row is a part of a softmax over all valid keys, not renormalised."""
 
 
 class MaskedLM(Protocol):
-    """A masked language model with bidirectional attention."""
+    """A masked language model with bidirectional attention: what the decoding loop asks of a model."""
 
     @property
-    def profile(self) -> Profile: ...
+    def profile(self) -> Profile:
+        """The special token ids."""
+        ...
+
     @property
-    def n_layers(self) -> int: ...
+    def vocab_size(self) -> int: ...
+
     @property
-    def max_length(self) -> int: ...
+    def n_layers(self) -> int:
+        """Layers whose attention can be captured."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """Longest canvas, prompt and new tokens together."""
+        ...
+
     @property
     def lookback(self) -> int:
-        """How many columns to the left the row that predicts a column lies: 0 for LLaDA, 1 for Dream."""
+        """How many columns to the left of a column the row lies that predicts it: 0 for LLaDA, 1 for Dream.
+
+        The model itself accounts for this; whoever plans which columns to compute must know it too.
+        """
         ...
 
     @property
     def device(self) -> torch.device: ...
 
-    # Besides: `graphable` (False where it is missing) says that a pass reads no tensor on the host.
+    @property
+    def graphable(self) -> bool:
+        """Whether a pass reads no tensor on the host, so that it can be recorded as a CUDA graph."""
+        ...
 
     def __call__(
         self,
         tokens: Int[Tensor, "batch length"],
         span: Span,
-        window: slice,
+        window: Span,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
         cache: KVCache | None = None,
         capture: Capture | None = None,
     ) -> Prediction:
-        """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`.
+        """Compute the columns `span` (the others come from `cache`) and predict the columns `window`.
 
-        A span that differs from row to row names the columns of each; what it cannot predict or capture may be
-        anything that is finite. Models without a cache are never asked for one.
+        Rows are padded on the left; `valid` is False there, and None where there is no padding. What a span lacks cannot
+        be predicted or captured; the answer may then be anything that is finite. The columns of a window stand side by
+        side in every row. Models that keep nothing are only asked for whole canvases.
         """
         ...

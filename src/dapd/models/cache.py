@@ -1,34 +1,66 @@
-"""Keys and values of a whole canvas, kept between forward passes."""
+"""Keys and values of rows, kept between forward passes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dapd.errors import DapdError
+from dapd.models.columns import Span, as_tensor
 
 
-class KVCache:
-    """Rotated keys and values of every layer, for all columns. A pass over some of the columns overwrites those.
+class KVPool:
+    """Memory for the rotated keys and values of `rows` rows of `length` columns, layer by layer.
 
-    Every pass writes into the same memory, so that a recorded pass can be replayed.
+    The memory of a layer is taken once and stays where it is, so that a recorded pass can be replayed.
     """
 
-    def __init__(self) -> None:
-        self._layers: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+    def __init__(self, rows: int, length: int) -> None:
+        self.rows = rows
+        self.length = length
+        self._layers: dict[tuple[int, torch.dtype], Tensor] = {}
 
-    def room(
-        self, layer: int, shape: tuple[int, int, int, int], like: Tensor, *, whole: bool
-    ) -> tuple[Float[Tensor, "b h l d"], Float[Tensor, "b h l d"]]:
-        """Where a layer's keys and values lie; a pass over the whole canvas makes the room if there is none."""
-        kept = self._layers.get((layer, like.dtype))
-        fits = kept is not None and kept[0].shape == torch.Size(shape)
-        if whole and not fits:
-            kept = self._layers[layer, like.dtype] = (like.new_empty(shape), like.new_empty(shape))
-        elif kept is None:
-            raise DapdError("a part of the canvas was asked for before a pass over the whole of it filled the cache")
-        elif not fits:
-            rows, _, length, _ = kept[0].shape
-            raise DapdError(f"the cache holds {rows} rows of {length} columns; the canvas has {shape[0]} of {shape[2]}")
-        return kept
+    def layer(self, index: int, like: Float[Tensor, "b h s d"]) -> Float[Tensor, "rows h length d"]:
+        """The memory of a layer, for heads like these."""
+        # Under autocast keys have another dtype than the weights, so the dtype is part of the name.
+        name = (index, like.dtype)
+        if name not in self._layers:
+            # Zeros: columns that nobody wrote are hidden by a mask, but 0 times nan would still be nan.
+            self._layers[name] = like.new_zeros((self.rows, like.shape[1], self.length, like.shape[3]))
+        return self._layers[name]
+
+    def grown(self, rows: int, length: int) -> KVPool:
+        """A larger pool with the same content; columns are aligned on the right, as the rows of a batch are."""
+        larger = KVPool(rows, length)
+        for name, kept in self._layers.items():
+            room = kept.new_zeros((rows, kept.shape[1], length, kept.shape[3]))
+            room[: self.rows, :, length - self.length :] = kept
+            larger._layers[name] = room
+        return larger
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """The part of a pool that belongs to the rows of one batch."""
+
+    pool: KVPool
+    places: Int[Tensor, " b"] | None = None
+    """The row of the pool that each row of the batch is; None: all of them, in order."""
+
+    def update(self, layer: int, kv: Float[Tensor, "b h s d"], span: Span) -> Float[Tensor, "b h l d"]:
+        """Keep the keys and values of the span's columns; answers with those of all columns.
+
+        Where the batch is a selection of the pool's rows they are copied out: attention wants them in one piece.
+        """
+        kept = self.pool.layer(layer, kv)
+        if self.places is None and isinstance(span, slice):
+            kept[:, :, span].copy_(kv)
+            return kept
+        columns = as_tensor(span, kv) if isinstance(span, slice) else span
+        if self.places is None:
+            kept.scatter_(2, columns[:, None, :, None].expand_as(kv), kv)
+            return kept
+        kept[self.places[:, None], :, columns] = kv.transpose(1, 2)
+        return kept[self.places]

@@ -33,7 +33,7 @@ END_OF_TURN = {152064: 151645}
 """<|im_end|> by vocabulary: the configs of the released checkpoints do not give it."""
 
 
-def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConfig:
+def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None = None) -> TransformerConfig:
     """The configuration of a Dream checkpoint."""
     for key, wanted in REQUIRED.items():
         if config.get(key, wanted) not in (wanted, None):
@@ -54,5 +54,5 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
             tied=bool(config.get("tie_word_embeddings", False)),
             rope_fp32=False,
             lookback=1,
-            profile=Profile.from_config(config, mask_id, END_OF_TURN.get(vocab)),
+            profile=Profile.from_config(config, mask_id, eot_id, END_OF_TURN.get(vocab)),
         )

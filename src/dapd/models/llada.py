@@ -47,7 +47,7 @@ END_OF_TURN = {126464: 126348}
 """<|eot_id|> by vocabulary: the configs of the released checkpoints do not give it."""
 
 
-def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConfig:
+def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None = None) -> TransformerConfig:
     """The configuration of a LLaDA checkpoint."""
     for key, wanted in REQUIRED.items():
         if config.get(key, wanted) not in (wanted, None):
@@ -68,5 +68,5 @@ def parse(config: dict[str, Any], mask_id: int | None = None) -> TransformerConf
             qkv_bias=bool(config.get("include_qkv_bias", False)),
             tied=bool(config.get("weight_tying", True)),
             rope_fp32=bool(config.get("rope_full_precision", True)),
-            profile=Profile.from_config(config, mask_id, END_OF_TURN.get(vocab)),
+            profile=Profile.from_config(config, mask_id, eot_id, END_OF_TURN.get(vocab)),
         )

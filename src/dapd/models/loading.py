@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import nn
 from dapd.errors import DapdError, missing_extra, unknown
 from dapd.models import dream, llada
 from dapd.models.base import Profile
+from dapd.models.devices import default_dtype
 from dapd.models.checkpoint import TensorNames, load_weights, read_json
 from dapd.models.transformer import Transformer, TransformerConfig, unfused
 
@@ -23,7 +24,8 @@ class Architecture:
     """A family of checkpoints that this package can read."""
 
     name: str
-    parse: Callable[[dict[str, Any], int | None], TransformerConfig]
+    parse: Callable[[dict[str, Any], int | None, int | None], TransformerConfig]
+    """Config, mask id, end-of-turn id -> shape; the ids stand in for those of the config where they are given."""
     names: TensorNames
     hub_ids: tuple[str, ...]
     """Released checkpoints of this family."""
@@ -189,7 +191,7 @@ def load_network(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     mask_id: int | None = None,
-    max_length: int | None = None,
+    eot_id: int | None = None,
 ) -> Transformer:
     """The network of a checkpoint folder. dtype None: bf16 on an accelerator, fp32 on a CPU."""
     config = read_json(folder / "config.json")
@@ -201,11 +203,7 @@ def load_network(
             f"supported: {', '.join(ARCHITECTURES)}, and any ...ForMaskedLM of transformers"
         )
     architecture = ARCHITECTURES[name]
-    shape = architecture.parse(config, mask_id)
-    if max_length is not None:
-        shape = replace(shape, max_length=max_length)
-    if dtype is None:
-        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-    network = _empty(shape, device, dtype)
+    shape = architecture.parse(config, mask_id, eot_id)
+    network = _empty(shape, device, dtype or default_dtype(device))
     load_weights(unfused(shape, dict(network.named_parameters())), folder, architecture.names, device=device)
     return network.eval().requires_grad_(False)

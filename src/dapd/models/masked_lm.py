@@ -13,7 +13,7 @@ from torch import Tensor
 from dapd.errors import DapdError, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.columns import Span
+from dapd.models.columns import Span, take
 
 COUNT_THEIR_OWN = {
     "roberta",
@@ -36,6 +36,7 @@ class HubMaskedLM:
     """
 
     lookback = 0
+    graphable = False
 
     def __init__(self, inner: Any, profile: Profile) -> None:
         self.inner = inner.eval().requires_grad_(False)
@@ -48,6 +49,10 @@ class HubMaskedLM:
         profile.check(config.vocab_size)
         parameters = inspect.signature(inner.forward).parameters
         self.takes_positions = "position_ids" in parameters and config.model_type not in COUNT_THEIR_OWN
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.inner.config.vocab_size)
 
     @property
     def n_layers(self) -> int:
@@ -71,7 +76,7 @@ class HubMaskedLM:
         self,
         tokens: Int[Tensor, "batch length"],
         span: Span,
-        window: slice,
+        window: Span,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
         cache: KVCache | None = None,
@@ -89,12 +94,13 @@ class HubMaskedLM:
             return_dict=True,
             **extra,
         )
-        attention = None if capture is None else self._mean(out.attentions, capture)
-        return Prediction(out.logits[:, window], attention)
+        attention = None if capture is None else self._mean(out.attentions, window, capture)
+        return Prediction(take(out.logits, window), attention)
 
-    def _mean(self, attentions: tuple[Tensor, ...], capture: Capture) -> Float[Tensor, "batch n k"]:
-        chosen = [attentions[self.full_layers[i]] for i in sorted(capture.layers)]
-        return torch.stack([a[:, :, capture.queries, capture.keys].float().mean(1) for a in chosen]).mean(0)
+    def _mean(self, attentions: tuple[Tensor, ...], window: Span, capture: Capture) -> Float[Tensor, "batch n k"]:
+        mean = torch.stack([attentions[self.full_layers[i]].float().mean(1) for i in sorted(capture.layers)]).mean(0)
+        rows = take(mean, window)
+        return rows if capture.keys == "canvas" else take(rows, window, dim=2)
 
 
 def load_masked_lm(

@@ -16,11 +16,11 @@ from dapd.errors import DapdError
 from dapd.kernels.attention import attend, attend_with_lse, key_bias
 from dapd.kernels.capture import AttentionSum
 from dapd.kernels.norm import Added, add_rms_norm, rms_norm
-from dapd.kernels.rotary import Kept, rotated_heads
+from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.columns import Span, place, spread, take
+from dapd.models.columns import Span, as_tensor, locate, take, width
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,6 @@ class Geometry:
     """What every layer of one forward pass has in common."""
 
     span: Span
-    length: int
     cos: Float[Tensor, "#b 1 s d"]
     sin: Float[Tensor, "#b 1 s d"]
     valid: Bool[Tensor, "b l"] | None
@@ -101,57 +100,48 @@ class Geometry:
     """`valid` as attention takes it."""
     cache: KVCache | None
     capture: Capture | None
+    queries: Span
+    """The columns whose queries are captured."""
+    keys: Span
+    """The columns at which captured attention is received."""
     attention: AttentionSum
     """Where the layers of `capture` add what they see."""
-    n_layers: int
-    last: slice | None
-    """The rows that the last layer computes, whose keys and values are all it needs of the others; None: every row."""
-
-    def rows(self, index: int) -> slice:
-        """The rows of the span that layer `index` computes."""
-        return slice(None) if self.last is None or index < self.n_layers - 1 else self.last
+    last: int
+    """The last layer."""
+    needed: Span
+    """The columns that somebody reads after the last layer; of the others it needs the keys and values alone."""
 
     def columns(self, index: int) -> Span:
-        """Their columns on the canvas."""
-        if not isinstance(self.span, slice):
-            return self.span
-        columns = range(self.span.start, self.span.stop)[self.rows(index)]
-        return slice(columns.start, columns.stop)
+        """The columns for which layer `index` computes queries."""
+        return self.needed if index == self.last else self.span
 
-    def captured(self, index: int) -> slice:
-        """The computed rows whose attention is captured; all of them where they are spread over the columns later."""
-        columns = self.columns(index)
-        if self.capture is None or not isinstance(columns, slice):
-            return slice(None)
-        return slice(self.capture.queries.start - columns.start, self.capture.queries.stop - columns.start)
-
-    def kept(self, index: int, packed: Float[Tensor, "b s p"], n_kv: int) -> Kept | None:
-        """Where layer `index` keeps its keys and values, if it does, in the projection's own dtype."""
-        if self.cache is None:
-            return None
-        whole = isinstance(self.span, slice) and self.span.stop - self.span.start == self.length
-        shape = (packed.shape[0], n_kv, self.length, self.cos.shape[-1])
-        return Kept(*self.cache.room(index, shape, packed, whole=whole), self.span)
+    def rows(self, x: Shaped[Tensor, "b s *d"], index: int, dim: int = 1) -> Shaped[Tensor, "b r *d"]:
+        """What layer `index` computes, of what there is for every column of the span."""
+        if index < self.last or self.needed is self.span:
+            return x
+        return take(x, locate(self.needed, self.span), dim)
 
 
 class RMSNorm(nn.Module):
-    """The weight of a norm; `kernels.norm` does the work."""
+    """Normalises a hidden state, after adding it to the residual stream if there is one; gives both back."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        return rms_norm(x, self.weight, self.eps)
+    def forward(self, h: Float[Tensor, "*b d"], residual: Float[Tensor, "*b d"] | None = None) -> Added:
+        if residual is None:
+            return Added(h, rms_norm(h, self.weight, self.eps))
+        return add_rms_norm(residual, h, self.weight, self.eps)
 
 
 class Layer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         d, kv = config.d_model, config.n_kv_heads * config.head_dim
-        self.heads = (config.n_heads, config.n_kv_heads)
-        self.eps = config.norm_eps
+        self.n_heads = config.n_heads
+        self.n_kv_heads = config.n_kv_heads
         self.attn_norm = RMSNorm(d, config.norm_eps)
         self.qkv_proj = nn.Linear(d, d + 2 * kv, bias=config.qkv_bias)
         self.o_proj = nn.Linear(d, d, bias=False)
@@ -160,29 +150,27 @@ class Layer(nn.Module):
         self.down_proj = nn.Linear(config.d_mlp, d, bias=False)
 
     def forward(
-        self,
-        x: Float[Tensor, "b s e"],
-        h: Float[Tensor, "b s e"],
-        following: Float[Tensor, " e"],
-        index: int,
-        geometry: Geometry,
-    ) -> Added:
-        """x and its norm h -> the same for what comes next: each addition is one step with the norm that follows it."""
-        mixed = self.attend(h, index, geometry)
-        x, h = add_rms_norm(x[:, geometry.rows(index)], mixed, self.mlp_norm.weight, self.eps)
-        return add_rms_norm(x, self.down_proj(swiglu(self.gate_up_proj(h))), following, self.eps)
+        self, h: Float[Tensor, "b s e"], residual: Float[Tensor, "b s e"] | None, index: int, geometry: Geometry
+    ) -> tuple[Float[Tensor, "b r e"], Float[Tensor, "b r e"]]:
+        """What the layer before added, and the sum of all before that -> the same after this layer."""
+        residual, h = self.attn_norm(h, residual)
+        h = self.attend(h, index, geometry)
+        residual, h = self.mlp_norm(h, geometry.rows(residual, index))
+        return self.down_proj(swiglu(self.gate_up_proj(h))), residual
 
     def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b r e"]:
-        packed = self.qkv_proj(h)
-        q, k, v = rotated_heads(packed, self.heads, g.cos, g.sin, g.kept(index, packed, self.heads[1]))
-        q = q[:, :, g.rows(index)]
-        if g.capture is not None and index in g.capture.layers:
-            out, lse = attend_with_lse(q, k, v, g.bias)
-            rows, keys = g.captured(index), g.capture.keys
-            seen = None if g.valid is None else g.valid[:, keys]
-            g.attention.add(q[:, :, rows], k[:, :, keys], lse[:, :, rows], seen)
-        else:
+        q, kv = rotated_heads(self.qkv_proj(h), (self.n_heads, self.n_kv_heads), g.cos, g.sin)
+        if g.cache is not None:
+            kv = g.cache.update(index, kv, g.span)
+        k, v = kv.split(self.n_kv_heads, dim=1)
+        q = g.rows(q, index, dim=2)
+        if g.capture is None or index not in g.capture.layers:
             out = attend(q, k, v, g.bias)
+        else:
+            out, lse = attend_with_lse(q, k, v, g.bias)
+            rows = locate(g.queries, g.columns(index))
+            valid = None if g.valid is None else take(g.valid, g.keys)
+            g.attention.add(take(q, rows, 2), take(k, g.keys, 2), take(lse, rows, 2), valid)
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return mixed
 
@@ -208,6 +196,10 @@ class Transformer(nn.Module):
         return self.config.profile
 
     @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
     def n_layers(self) -> int:
         return self.config.n_layers
 
@@ -231,40 +223,43 @@ class Transformer(nn.Module):
         self,
         tokens: Int[Tensor, "batch length"],
         span: Span,
-        window: slice,
+        window: Span,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
         cache: KVCache | None = None,
         capture: Capture | None = None,
     ) -> Prediction:
-        """Recompute the columns `span` (the others come from `cache`) and predict the columns `window`."""
+        """Compute the columns `span` (the others come from `cache`) and predict the columns `window`."""
+        predictors = self._predictors(tokens, span, window, valid)
+        needed = self._needed(window, predictors)
+        needed = needed if width(needed) < width(span) else span
         cos, sin = self._rotary(span, valid)
-        bias = None if valid is None else key_bias(valid, self.dtype)
-        last = self._last_rows(span, window, capture) if isinstance(span, slice) else None
-        length = tokens.shape[1]
-        geometry = Geometry(span, length, cos, sin, valid, bias, cache, capture, AttentionSum(), self.n_layers, last)
-        x = self.embed(take(tokens, span))
-        norms = [*(layer.get_parameter("attn_norm.weight") for layer in self.layers), self.norm.weight]
-        h = rms_norm(x, norms[0], self.config.norm_eps)
+        by_predictor = capture is not None and capture.rows == "predictor"
+        whole_canvas = capture is not None and capture.keys == "canvas"
+        geometry = Geometry(
+            span=span,
+            cos=cos,
+            sin=sin,
+            valid=valid,
+            bias=None if valid is None else key_bias(valid, self.dtype),
+            cache=cache,
+            capture=capture,
+            queries=predictors if by_predictor else window,
+            keys=slice(0, tokens.shape[1]) if whole_canvas else window,
+            attention=AttentionSum(),
+            last=self.n_layers - 1,
+            needed=needed,
+        )
+        h = self.embed(take(tokens, span))
+        residual = None
         for index, layer in enumerate(self.layers):
-            x, h = layer(x, h, norms[index + 1], index, geometry)
-        computed, attention = geometry.columns(self.n_layers - 1), geometry.attention.mean()
-        if isinstance(computed, slice):
-            return Prediction(self.head(self._predictors(h, computed.start, window, valid)), attention)
-        at = place(computed, length)
-        if attention is not None and capture is not None:
-            attention = spread(attention, *(part[:, capture.queries] for part in at))
-        return Prediction(self._logits_of(h, at, window, valid), attention)
-
-    def _logits_of(
-        self, h: Float[Tensor, "b s e"], at: tuple[Tensor, Tensor], window: slice, valid: Tensor | None
-    ) -> Float[Tensor, "b n v"]:
-        """The window's logits where each row computed columns of its own; zeros for what none of them predicts."""
-        slot, known = (self._predictors(part[..., None], 0, window, valid)[..., 0] for part in at)
-        # The head costs as much as several layers: it sees the computed rows, or the window where that is the smaller.
-        few = h.shape[1] < window.stop - window.start
-        logits: Tensor = spread(self.head(h), slot, known) if few else self.head(spread(h, slot, known))
-        return logits
+            h, residual = layer(h, residual, index, geometry)
+        h = self.norm(h, residual).normed
+        rows = locate(predictors, needed)
+        # The head costs as much as several layers: it sees the computed columns, or the window where that has fewer.
+        few = h.shape[1] < width(window)
+        logits = take(self.head(h), rows) if few else self.head(take(h, rows))
+        return Prediction(logits, geometry.attention.mean())
 
     def _rotary(
         self, span: Span, valid: Bool[Tensor, "b l"] | None
@@ -283,26 +278,28 @@ class Transformer(nn.Module):
         dtype = torch.float32 if self.config.rope_fp32 else self.dtype
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
-    def _last_rows(self, span: slice, window: slice, capture: Capture | None) -> slice | None:
-        """The rows of the span that a prediction and a capture read from the last layer; None: all of them."""
-        start, stop = max(span.start, window.start - self.lookback), window.stop
-        if capture is not None:
-            start, stop = min(start, capture.queries.start), max(stop, capture.queries.stop)
-        return None if (start, stop) == (span.start, span.stop) else slice(start - span.start, stop - span.start)
-
     def _predictors(
-        self, x: Shaped[Tensor, "b s e"], start: int, window: slice, valid: Bool[Tensor, "b l"] | None
-    ) -> Shaped[Tensor, "b n e"]:
-        """The rows whose logits predict the window; a row's first column, with nothing to its left, predicts itself.
+        self, tokens: Int[Tensor, "b l"], span: Span, window: Span, valid: Bool[Tensor, "b l"] | None
+    ) -> Span:
+        """The columns that predict the window; a row's first column, with nothing to its left, predicts itself.
 
-        `start` is the column of the first row.
+        So does the first column of a span that begins with the window: its predictor was not computed.
         """
         if self.lookback == 0:
-            return x[:, window.start - start : window.stop - start]
-        column = torch.arange(window.start, window.stop, device=x.device) - self.lookback - start
-        if valid is None:
-            return x[:, column.clamp_min(0)]
-        # A shorter row may have nothing but padding here, and then nothing to predict either.
-        first = (valid.int().argmax(-1) - start).clamp(0, x.shape[1] - 1)
-        row = torch.maximum(column[None], first[:, None])
-        return x.gather(1, row[..., None].expand(-1, -1, x.shape[-1]))
+            return window
+        begin = span.start if isinstance(span, slice) else 0
+        if isinstance(window, slice):
+            if valid is None and window.start - self.lookback >= begin:
+                return slice(window.start - self.lookback, window.stop - self.lookback)
+            window = as_tensor(window, tokens)
+        shifted = (window - self.lookback).clamp_min(begin)
+        return shifted if valid is None else shifted.maximum(valid.int().argmax(-1, keepdim=True))
+
+    def _needed(self, window: Span, predictors: Span) -> Span:
+        """The columns of the window and those that predict it, side by side."""
+        if isinstance(predictors, slice):
+            assert isinstance(window, slice)
+            return slice(predictors.start, window.stop)
+        if isinstance(window, slice):
+            window = as_tensor(window, predictors)
+        return window if predictors is window else torch.cat((predictors[:, : self.lookback], window), 1)

@@ -1,6 +1,6 @@
 """Decoders, one per file. `PRESETS` names them; any other object with `select` is a strategy too."""
 
-from dapd.strategies.base import AttentionNeed, Observation, Progress, Selection, Selects, Strategy
+from dapd.strategies.base import AttentionNeed, Needs, Observation, Progress, Selection, Selects, Strategy, needs_of
 from dapd.strategies.controls import DistanceGraph, ShuffledGraph
 from dapd.strategies.dapd import Dapd
 from dapd.strategies.dawn import Dawn
@@ -40,6 +40,7 @@ __all__ = [
     "Factor",
     "Klass",
     "LocalLeap",
+    "Needs",
     "Observation",
     "Progress",
     "Selection",
@@ -48,4 +49,5 @@ __all__ = [
     "Strategy",
     "Threshold",
     "TopK",
+    "needs_of",
 ]

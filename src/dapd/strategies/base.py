@@ -7,9 +7,10 @@ carried from step to step goes in and out as `memory`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -20,6 +21,8 @@ from dapd.graph import ranks
 Order = Literal["confidence", "entropy", "margin", "random"]
 Precision = Literal["model", "float32", "float64"]
 Sees = Literal["block", "region", "canvas"]
+Keys = Literal["window", "canvas"]
+Rows = Literal["position", "predictor"]
 
 
 @dataclass(frozen=True)
@@ -49,29 +52,45 @@ class Progress:
 
 @dataclass(frozen=True)
 class Observation:
-    """One forward pass as a decoder sees it, for the columns of a window."""
+    """One forward pass as a decoder sees it: for each row, the columns of a window.
+
+    The window is the active block, the generation region or the whole row, as `Needs.sees` asks. Rows may stand at
+    different places of their texts; `position` says where.
+    """
 
     masked: Bool[Tensor, "batch n"]
-    """Positions that may be chosen: the masks of the active block. A row without any is finished for now."""
+    """Positions that may be chosen: the masks of the active block."""
     token: Int[Tensor, "batch n"]
     """The token that would be committed at each position."""
     confidence: Float[Tensor, "batch n"]
-    """Its probability."""
-    logits: Float[Tensor, "batch n vocab"]
-    """Logits in the decision's precision; forbidden tokens (the mask always) are at the lowest finite value. Without an
-    entry per token (vocab is 0) for strategies that declare that they do not read them."""
+    """The probability of that token."""
     current: Int[Tensor, "batch n"]
-    """What stands on the canvas now."""
+    """The token that stands at each position now; the mask token where it is masked."""
     progress: Progress
-    window: slice
-    """The canvas columns that n runs over."""
-    block: slice
-    """The canvas columns of the active block."""
-    valid: Bool[Tensor, "batch n"]
-    """False on the padding of a batch."""
+    position: Int[Tensor, "batch n"]
+    """Place of each column in its row, counted from the row's first token; negative where there is only padding."""
+    block: Int[Tensor, "batch 2"]
+    """First position of the active block, and the one behind its last."""
+    make_logits: Callable[[], Float[Tensor, "batch n vocab"]]
+    """Makes `logits`, which reads it once."""
     attention: Float[Tensor, "batch n k"] | None = None
+    """Attention from each position to the window (or to the whole canvas), where `Needs.attention` asks for it."""
     noise: Float[Tensor, "batch n"] | None = None
-    """Uniform(0, 1) draws for strategies that ask for them, from each row's own generator."""
+    """Uniform(0, 1) draws from each row's own generator, where `Needs.draws` asks for them."""
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "batch n vocab"]:
+        """Logits in the decision's precision; forbidden tokens (the mask always) are at the lowest finite value.
+
+        They are made when they are first asked for: most decoders never read them, and the copy is as large as the
+        vocabulary.
+        """
+        return self.make_logits()
+
+    @cached_property
+    def valid(self) -> Bool[Tensor, "batch n"]:
+        """False on the padding of a batch."""
+        return self.position >= 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +98,10 @@ class Selection:
     """What to commit now, and what to remember."""
 
     commit: Bool[Tensor, "batch n"]
+    """Positions whose token is committed now."""
     memory: object = None
-    """Handed back at the next step. Tensors in it have the batch as first dimension; rows that sit out keep theirs."""
+    """Whatever the strategy wants back at the next pass. Every tensor in it has the batch as its first dimension: rows
+    join and leave between passes, and each takes its own part along."""
     edges: Bool[Tensor, "batch n n"] | None = None
     """The dependency graph the choice was made on, for the trace: edges[i, j] means that j keeps i out."""
 
@@ -90,10 +111,11 @@ class AttentionNeed:
     """Which attention a strategy wants."""
 
     layers: float | tuple[int, ...] = 0.3
-    """The last so large a share of the layers (rounded up), or their indices."""
-    keys: Literal["window", "canvas"] = "window"
-    rows: Literal["position", "predictor"] = "position"
-    """Whose query stands for column i where another row predicts it (Dream): the column's own, or the predictor's."""
+    """A fraction: that share of the layers, from the last one back, rounded up. A tuple: layer indices."""
+    keys: Keys = "window"
+    """The columns that attention is received at: those of the window, or all of the canvas."""
+    rows: Rows = "position"
+    """Whose query stands for a position that another column predicts (Dream): its own, or that of its predictor."""
 
     def __post_init__(self) -> None:
         fits = bool(self.layers) if isinstance(self.layers, tuple) else 0 < self.layers <= 1
@@ -111,59 +133,56 @@ class AttentionNeed:
         return frozenset(i % n_layers for i in self.layers)
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a strategy asks of the loop. These are all the defaults there are."""
+
+    attention: AttentionNeed | None = None
+    """The attention it reads; None: none is captured, and nothing is paid."""
+    sees: Sees = "block"
+    """The window: the active block, the generation region from its first to its last column, or the whole canvas."""
+    precision: Precision = "float32"
+    """The dtype of logits and confidence that the decision is made in, unless the options of the loop say otherwise."""
+    draws: bool = False
+    """Whether it reads `Observation.noise`."""
+    max_idle: int = 0
+    """How many forward passes in a row may go by without a commit."""
+    steps: int | None = None
+    """The total number of steps of its schedule, which the blocks must share evenly; None: it has no schedule."""
+    recordable: bool = False
+    """Whether `select` is made of tensor operations alone: it reads no tensor on the host and keeps nothing on `self`.
+    Such a pass may be recorded as a CUDA graph. A subclass that overrides `select` with anything else must say False.
+    """
+
+
 @runtime_checkable
 class Selects(Protocol):
-    """Anything with `select` is a strategy; `Strategy` spells out what else it may declare."""
+    """Anything with `select` is a strategy; an attribute `needs` says what else it asks for."""
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection: ...
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Base of the strategies: what they need of the engine. Override what differs."""
-
-    sees: ClassVar[Sees] = "block"
-    """The window: the active block, the generation region from its first to its last column, or all of the canvas."""
-    precision: ClassVar[Precision] = "float32"
-    """The dtype of logits and confidence that the decision is made in, unless the options of the loop say otherwise."""
-
-    recordable: ClassVar[bool] = False
-    """Whether `select` is made of tensor operations alone, reads none of them on the host and remembers nothing on
-    `self`: such a step may be recorded once and replayed. Who overrides `select` says it anew, as with `logits`."""
+    """Base of the strategies of this package."""
 
     @property
-    def attention(self) -> AttentionNeed | None:
-        """The attention it reads; None: none is captured."""
-        return None
-
-    @property
-    def logits(self) -> bool:
-        """Whether it reads `Observation.logits`; who says no spares the step a copy of them."""
-        return True
-
-    @property
-    def draws(self) -> bool:
-        """Whether it wants `Observation.noise`."""
-        return False
-
-    @property
-    def max_idle(self) -> int:
-        """Forward passes in a row after which a row must have committed something."""
-        return 0
+    def needs(self) -> Needs:
+        """What it asks of the loop."""
+        return Needs()
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         raise TypeError(f"{type(self).__name__} does not say what to select")
 
 
-def declared(strategy: Selects, name: str, default: bool) -> bool:
-    """What a strategy says of its `select`; what is inherited from above the class that defines that says nothing."""
-    levels = [getattr(strategy, "__dict__", {}), *(vars(kind) for kind in type(strategy).__mro__)]
-    for level in levels:
-        if name in level:
-            return bool(getattr(strategy, name))
-        if "select" in level:
-            return default
-    return default
+def needs_of(strategy: Selects) -> Needs:
+    """What a strategy asks of the loop; an object with nothing but `select` asks for nothing."""
+    if not isinstance(strategy, Selects) or isinstance(strategy, type):
+        raise DapdError(f"{strategy!r} is not a strategy: it needs a method select(seen, memory)")
+    needs = getattr(strategy, "needs", Needs())
+    if not isinstance(needs, Needs):
+        raise DapdError(f"the needs of strategy {type(strategy).__name__} are {needs!r}; they must be a dapd.Needs")
+    return needs
 
 
 def top(
@@ -211,13 +230,14 @@ def check_steps(steps: int | None) -> None:
         raise DapdError(f"steps is {steps}; it must be at least 1")
 
 
-def rows(value: Bool[Tensor, " batch"], like: Bool[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
-    """A per-row condition on every position."""
+def on_every_position(value: Bool[Tensor, " batch"], like: Bool[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+    """A condition of each row, repeated at every position of it."""
     return value[:, None].expand_as(like)
 
 
 __all__ = [
     "AttentionNeed",
+    "Needs",
     "Observation",
     "Order",
     "Precision",
@@ -228,9 +248,9 @@ __all__ = [
     "check_choice",
     "check_range",
     "check_steps",
-    "declared",
     "entropy",
+    "needs_of",
+    "on_every_position",
     "order_score",
-    "rows",
     "top",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.graph import edge_scores, ranks
-from dapd.strategies.base import AttentionNeed, Observation
+from dapd.strategies.base import Needs, Observation
 from dapd.strategies.dapd import Dapd
 
 
@@ -19,8 +19,8 @@ class ShuffledGraph(Dapd):
     """DAPD on the model's own graph with its nodes exchanged at random: the same density, the wrong neighbours."""
 
     @property
-    def draws(self) -> bool:
-        return True
+    def needs(self) -> Needs:
+        return replace(super().needs, draws=True)
 
     def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
         assert seen.noise is not None
@@ -50,8 +50,8 @@ class DistanceGraph(Dapd):
             raise DapdError(f"tau_max is {self.tau_max}; edges of the distance graph weigh 1, so it must be below 1")
 
     @property
-    def attention(self) -> AttentionNeed | None:
-        return None
+    def needs(self) -> Needs:
+        return replace(super().needs, attention=None)
 
     def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
         position = torch.arange(seen.masked.shape[-1], device=seen.masked.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,14 +13,15 @@ from dapd.errors import DapdError
 from dapd.graph import Direction, EdgeNorm, conflicts, degrees, edge_scores, independent_set, normalise
 from dapd.strategies.base import (
     AttentionNeed,
+    Needs,
     Observation,
-    Precision,
     Progress,
+    Rows,
     Selection,
     Strategy,
     check_choice,
     check_range,
-    rows,
+    on_every_position,
     top,
 )
 
@@ -59,11 +60,9 @@ class Dapd(Strategy):
     order: Literal["degree", "confidence"] = "degree"
     """What the scan goes by: degree times confidence, or confidence alone."""
     layers: float | tuple[int, ...] = 0.3
-    """Layers whose attention is averaged: the last so large a share of them, or their indices."""
-    rows: Literal["position", "predictor"] = "position"
+    """Layers whose attention is averaged. A fraction: that share of them, from the last one back; or their indices."""
+    rows: Rows = "position"
     """Dream only: whose query stands for a position, its own or that of the row that predicts it."""
-    precision: ClassVar[Precision] = "float32"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau_min <= self.tau_max:
@@ -79,12 +78,8 @@ class Dapd(Strategy):
         AttentionNeed(self.layers)
 
     @property
-    def attention(self) -> AttentionNeed | None:
-        return AttentionNeed(self.layers, rows=self.rows)
-
-    @property
-    def logits(self) -> bool:
-        return False
+    def needs(self) -> Needs:
+        return Needs(AttentionNeed(self.layers, rows=self.rows), recordable=True)
 
     def tau(self, progress: Progress) -> Float[Tensor, " batch"]:
         return self.tau_min + (self.tau_max - self.tau_min) * progress.unmasked
@@ -111,7 +106,7 @@ class Dapd(Strategy):
                 sure = seen.masked & (seen.confidence >= self.certain)
                 return sure, seen.masked & ~sure
             case "staged":
-                late = rows(seen.progress.unmasked >= self.switch_at, seen.masked)
+                late = on_every_position(seen.progress.unmasked >= self.switch_at, seen.masked)
                 sure = seen.masked & late & (seen.confidence >= self.confident)
         match self.late_rule:
             case "union":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -12,9 +11,8 @@ from torch import Tensor
 from dapd.graph import independent_set
 from dapd.strategies.base import (
     AttentionNeed,
+    Needs,
     Observation,
-    Precision,
-    Sees,
     Selection,
     Strategy,
     check_range,
@@ -44,9 +42,6 @@ class Dawn(Strategy):
     """Mean attention received above which a key is a sink and has no edges."""
     layers: float | tuple[int, ...] = (-4, -3, -2, -1)
     """Layers whose attention is averaged."""
-    sees: ClassVar[Sees] = "canvas"
-    precision: ClassVar[Precision] = "float64"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("confident", "induce", "low", "edge", "sink"):
@@ -54,8 +49,8 @@ class Dawn(Strategy):
         AttentionNeed(self.layers)
 
     @property
-    def attention(self) -> AttentionNeed:
-        return AttentionNeed(self.layers, keys="canvas")
+    def needs(self) -> Needs:
+        return Needs(AttentionNeed(self.layers), sees="canvas", precision="float64", recordable=True)
 
     def edges(self, seen: Observation) -> Bool[Tensor, "batch n n"]:
         """edges[i, j]: i attends to j. The window is the whole canvas, so queries and keys are the same columns."""
@@ -68,10 +63,9 @@ class Dawn(Strategy):
         return edges
 
     def anchors(self, seen: Observation) -> Bool[Tensor, "batch n"]:
-        column = torch.arange(seen.window.start, seen.window.stop, device=seen.valid.device)
         p = seen.logits.softmax(-1).gather(-1, seen.current[..., None]).squeeze(-1)
         # A masked column holds the mask token, whose logit is at the lowest value: its p is 0.
-        before: Tensor = column < seen.block.stop
+        before = seen.position < seen.block[:, 1:]
         return seen.valid & before & (p >= self.confident)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.strategies.base import (
+    Needs,
     Observation,
     Order,
-    Precision,
     Progress,
     Selection,
     Strategy,
@@ -42,8 +42,6 @@ class DreamSchedule(Strategy):
     """Above 0: draw the positions from softmax(score / alg_temp) instead of taking the best."""
     eps: float = 1e-3
     """Noise level at the end."""
-    precision: ClassVar[Precision] = "model"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
@@ -53,16 +51,14 @@ class DreamSchedule(Strategy):
             raise DapdError(f"alg_temp is {self.alg_temp}; it must not be negative")
 
     @property
-    def logits(self) -> bool:
-        return self.order in ("entropy", "margin")
-
-    @property
-    def draws(self) -> bool:
-        return self.order == "random" or self.alg_temp > 0
-
-    @property
-    def max_idle(self) -> int:
-        return self.steps or LONGEST_SCHEDULE
+    def needs(self) -> Needs:
+        return Needs(
+            precision="model",
+            draws=self.order == "random" or self.alg_temp > 0,
+            max_idle=self.steps or LONGEST_SCHEDULE,
+            steps=self.steps,
+            recordable=True,
+        )
 
     def released(self, progress: Progress) -> Float[Tensor, " batch"]:
         """1 - s/t at this step, and 1 from the last step on; in fp32 as upstream, for floor() tells the difference."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
-from dapd.strategies.base import Observation, Precision, Selection, Strategy, check_choice, entropy, order_score
+from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_choice, entropy, order_score
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,15 @@ class EntropyBound(Strategy):
     """The bound, in nats."""
     order: Literal["confidence", "entropy", "margin"] = "confidence"
     """What the positions are sorted by."""
-    precision: ClassVar[Precision] = "float64"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.gamma < 0:
             raise DapdError(f"gamma is {self.gamma}; it must not be negative")
         check_choice("order", self.order, ("confidence", "entropy", "margin"))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(precision="float64", recordable=True)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         H = entropy(seen.logits)

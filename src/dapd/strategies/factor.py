@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
-from dapd.strategies.base import Observation, Precision, Selection, Strategy
+from dapd.strategies.base import Needs, Observation, Selection, Strategy
 
 
 @dataclass(frozen=True)
@@ -18,16 +17,14 @@ class Factor(Strategy):
 
     factor: float = 1.0
     """Larger is bolder."""
-    precision: ClassVar[Precision] = "float64"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.factor < 0:
             raise DapdError(f"factor is {self.factor}; it must not be negative")
 
     @property
-    def logits(self) -> bool:
-        return False
+    def needs(self) -> Needs:
+        return Needs(precision="float64", recordable=True)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         rank = ranks(seen.confidence, seen.masked)

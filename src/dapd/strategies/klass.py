@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.strategies.base import (
+    Needs,
     Observation,
-    Precision,
-    Sees,
     Selection,
     Strategy,
     check_choice,
@@ -24,6 +24,9 @@ from dapd.strategies.base import (
 )
 from dapd.strategies.topk import quota
 
+TINY = 1e-12
+"""Added to probabilities before their logarithm is taken, as in KLASS's own program."""
+
 Unmask = Literal["all", "max_conf", "min_kl", "random"]
 
 
@@ -31,7 +34,8 @@ Unmask = Literal["all", "max_conf", "min_kl", "random"]
 class Memory:
     """The previous distribution and the last divergences of every position in the window."""
 
-    window: slice
+    start: Int[Tensor, " batch"]
+    """First position of the window. Where it has moved since, the past is that of other positions."""
     p: Float[Tensor, "batch n vocab"]
     kl: Float[Tensor, "batch n history"]
 
@@ -56,9 +60,6 @@ class Klass(Strategy):
     """Which of the ready positions: all, or one by confidence, by divergence, or at random."""
     inclusive: bool = False
     """Let confidence equal to the threshold pass, as KLASS's sampler for Dream does."""
-    sees: ClassVar[Sees] = "region"
-    precision: ClassVar[Precision] = "float64"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("confidence", self.confidence, 0, 1)
@@ -68,8 +69,9 @@ class Klass(Strategy):
             raise DapdError(f"kl is {self.kl}, history {self.history}; kl must not be negative, history at least 1")
 
     @property
-    def draws(self) -> bool:
-        return self.unmask == "random"
+    def needs(self) -> Needs:
+        draws = self.unmask == "random"
+        return Needs(sees="region", precision="float64", draws=draws, steps=self.steps, recordable=True)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         now = self.remember(seen, memory)
@@ -81,14 +83,17 @@ class Klass(Strategy):
         return Selection(commit, now)
 
     def remember(self, seen: Observation, memory: object) -> Memory:
-        """The divergences with this step's added. Without a past, p is 0 everywhere, which makes the first one huge."""
+        """The divergences with this step's added. Without a past, p was 0 everywhere, which makes the first one huge."""
         p = seen.logits.softmax(-1)
-        if isinstance(memory, Memory) and memory.window == seen.window:
-            before, past = memory.p, memory.kl
-        else:
-            before, past = torch.zeros_like(p), p.new_zeros((*p.shape[:2], self.history))
-        kl = (p * ((p + 1e-12).log() - (before + 1e-12).log())).sum(-1)
-        return Memory(seen.window, p, torch.cat((past[..., 1:], kl[..., None]), -1))
+        start = seen.position[:, 0]
+        cross = p.sum(-1) * math.log(TINY)
+        past = p.new_zeros((*p.shape[:2], self.history))
+        if isinstance(memory, Memory):
+            same = (memory.start == start)[:, None]
+            cross = torch.where(same, (p * (memory.p + TINY).log()).sum(-1), cross)
+            past = torch.where(same[..., None], memory.kl, past)
+        kl = (p * (p + TINY).log()).sum(-1) - cross
+        return Memory(start, p, torch.cat((past[..., 1:], kl[..., None]), -1))
 
     def pick(self, ready: Bool[Tensor, "batch n"], seen: Observation, now: Memory) -> Bool[Tensor, "batch n"]:
         match self.unmask:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch.nn.functional as F
 
 from dapd.errors import DapdError
-from dapd.strategies.base import Observation, Precision, Selection, Strategy, check_range, top
+from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_range, top
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,6 @@ class LocalLeap(Strategy):
     """Confidence that suffices near an anchor."""
     radius: int = 4
     """How near."""
-    precision: ClassVar[Precision] = "float64"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold, 0, 1)
@@ -31,8 +28,8 @@ class LocalLeap(Strategy):
             raise DapdError(f"radius is {self.radius}; it must not be negative")
 
     @property
-    def logits(self) -> bool:
-        return False
+    def needs(self) -> Needs:
+        return Needs(precision="float64", recordable=True)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         anchor = seen.masked & (seen.confidence >= self.threshold)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
-from dapd.strategies.base import Observation, Precision, Selection, Strategy, check_range, top
+from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_range, top
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,6 @@ class Threshold(Strategy):
     budget: int | None = None
     """Look only at the best so many positions, plus as many as were looked at and refused so far (Fast-dLLM's uncached
     sampler for Dream, where it is new tokens / steps); None: look at all."""
-    precision: ClassVar[Precision] = "float64"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold, 0, 1)
@@ -31,8 +28,8 @@ class Threshold(Strategy):
             raise DapdError(f"budget is {self.budget}; it must be at least 1")
 
     @property
-    def logits(self) -> bool:
-        return False
+    def needs(self) -> Needs:
+        return Needs(precision="float64", recordable=True)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         best = top(seen.confidence, seen.masked, 1)

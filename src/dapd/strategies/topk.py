@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import get_args
 
 from jaxtyping import Int
 from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.strategies.base import (
+    Needs,
     Observation,
     Order,
-    Precision,
     Progress,
     Selection,
     Strategy,
@@ -42,8 +42,6 @@ class TopK(Strategy):
     """Total number of steps, spread evenly over the blocks (LLaDA's schedule)."""
     order: Order = "confidence"
     """What makes a position good: confidence, entropy (low), margin (of the best two tokens), or random."""
-    precision: ClassVar[Precision] = "model"
-    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -52,12 +50,8 @@ class TopK(Strategy):
         check_choice("order", self.order, get_args(Order))
 
     @property
-    def logits(self) -> bool:
-        return self.order in ("entropy", "margin")
-
-    @property
-    def draws(self) -> bool:
-        return self.order == "random"
+    def needs(self) -> Needs:
+        return Needs(precision="model", draws=self.order == "random", steps=self.steps, recordable=True)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         return Selection(top(order_score(seen, self.order), seen.masked, quota(seen.progress, self.steps, self.k)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dapd.errors import DapdError, unknown
+from dapd.fields import check_types
 from dapd.sampling import Sampling
 from dapd.strategies.base import Precision
 
@@ -15,23 +16,15 @@ class Reuse(StrEnum):
 
     NONE = "none"
     PREFIX = "prefix"
-    """Fast-dLLM's prefix cache: what lies before the block. In a single block that is the prompt."""
+    """Fast-dLLM's prefix cache: keep what lies before the block. In a single block that is the prompt."""
     DUAL = "dual"
-    """Fast-dLLM's dual cache: what lies before and behind the block."""
+    """Fast-dLLM's dual cache: keep what lies before and behind the block."""
     SETTLED = "settled"
-    """What was decided `settle` passes ago or earlier: only masks and recent tokens are computed."""
+    """Keep what was decided `settle` passes ago or earlier; only masks and recent tokens are computed."""
 
     @classmethod
     def _missing_(cls, value: object) -> Reuse:
         raise unknown("reuse", str(value), [mode.value for mode in cls])
-
-    def span(self, block: slice, length: int, *, fresh: bool) -> slice | None:
-        """The columns to compute; None: they differ from row to row."""
-        if fresh or self is Reuse.NONE:
-            return slice(0, length)
-        if self is Reuse.SETTLED:
-            return None
-        return slice(block.start, length if self is Reuse.PREFIX else block.stop)
 
 
 @dataclass(frozen=True)
@@ -39,16 +32,21 @@ class Options:
     """How the loop runs, whatever the strategy. The defaults are the paper's single block."""
 
     block_length: int | None = None
-    """Columns per block, decoded left to right; None: one block."""
+    """Columns per block; blocks are decoded from left to right. None: as `n_blocks` says."""
+    n_blocks: int = 1
+    """Number of blocks of equal length, where `block_length` is not given."""
     reuse: Reuse = Reuse.NONE
     """Keys and values that are kept: none, prefix, dual, settled (all but none are approximate)."""
     refresh: int | None = None
     """With reuse: recompute everything every so many steps; None: only at the start of a block, as Fast-dLLM."""
+    refresh_until: int | None = None
+    """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
     settle: int = 1
     """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
     early_stop: bool = False
     """A row is done when everything before its first EOS is decided; what is left becomes EOS."""
     sampling: Sampling = field(default_factory=Sampling)
+    """How tokens are drawn."""
     confidence_dtype: Precision | None = None
     """Precision of the softmax that decisions use: model, float32, float64; None: what the strategy asks for."""
     seed: int | tuple[int, ...] = 0
@@ -56,12 +54,15 @@ class Options:
     record_edges: bool = False
     """Keep the dependency graph of every step in the step; traces also get the confidence of what stayed masked."""
     graphs: bool | None = None
-    """Record whole steps as CUDA graphs and replay them; None: where model, strategy and sampling allow it."""
-    refresh_until: int | None = None
-    """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
+    """Record whole passes as CUDA graphs and replay them; None: where model, strategy and sampling allow it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reuse", Reuse(self.reuse))
+        check_types(self)
+        if self.block_length is not None and self.block_length < 1:
+            raise DapdError(f"block_length is {self.block_length}; it must be at least 1")
+        if self.n_blocks < 1:
+            raise DapdError(f"n_blocks is {self.n_blocks}; it must be at least 1")
         if self.refresh is not None and self.refresh < 1:
             raise DapdError(f"refresh is {self.refresh}; it must be at least 1")
         if self.refresh is not None and self.reuse is Reuse.NONE:
@@ -74,10 +75,15 @@ class Options:
             raise DapdError(f"settle is {self.settle}; it must be at least 1: what was decided must be computed once")
         if self.settle != 1 and self.reuse is not Reuse.SETTLED:
             raise DapdError("settle is set but reuse is not settled")
-        if self.confidence_dtype not in (None, "model", "float32", "float64"):
-            raise DapdError(f"confidence_dtype is {self.confidence_dtype!r}; allowed: model, float32, float64")
 
     def is_fresh(self, step: int) -> bool:
         """Whether that step of a block computes everything: the first, then as often as is asked for."""
         early = self.refresh_until is None or step < self.refresh_until
         return step == 0 or (self.refresh is not None and early and step % self.refresh == 0)
+
+    def seeds(self, n_rows: int) -> tuple[int, ...]:
+        """The seed of each of `n_rows` rows."""
+        seeds = self.seed if isinstance(self.seed, tuple) else tuple(self.seed + row for row in range(n_rows))
+        if len(seeds) != n_rows:
+            raise DapdError(f"{len(seeds)} seeds for {n_rows} rows; give one number, or one per row")
+        return seeds

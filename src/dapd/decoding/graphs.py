@@ -1,0 +1,252 @@
+"""Passes recorded once as CUDA graphs and replayed: the host then launches one graph instead of a thousand kernels.
+
+A recording holds for one kind of pass (`Plan.key`), one set of shapes and one set of weights. It reads from buffers of its
+own: inputs are copied in, in one transfer, and outcomes are copied out, in another.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from dapd import kernels
+from dapd.decoding.plan import Inputs, Pass
+from dapd.decoding.row import Row, has_hash
+from dapd.decoding.state import Luggage, Outcome
+from dapd.decoding.tree import Packing, filled, mapped, moved, signature, tensors
+from dapd.errors import DapdError
+from dapd.models.base import MaskedLM
+from dapd.models.cache import KVPool
+
+T = TypeVar("T")
+V = TypeVar("V")
+Results = tuple[list[Outcome], list[object]]
+Run = Callable[[Inputs, Sequence[Luggage]], Results]
+
+BUCKET = 32
+"""Where passes are recorded, lengths and widths are rounded up to a multiple of this, so that few recordings serve."""
+MAX_RECORDINGS = 128
+"""Recordings kept; the one that was not used for longest goes first."""
+MAX_KINDS = 1024
+"""Kinds of passes remembered: those that occurred once, and those that cannot be recorded."""
+MAX_FREE_POOLS = 2
+"""Pools of keys and values that wait for the next decoding of their size."""
+PATIENCE = 64
+"""Passes after which a recording that lacked memory is tried again."""
+
+HOST = torch.device("cpu")
+
+
+class Recorder(Protocol):
+    """Records work so that it can be repeated."""
+
+    device: torch.device
+
+    def record(self, work: Callable[[], T]) -> Callable[[], T]:
+        """What repeats `work` on the tensors that it reads now; its results are the same tensors, written again."""
+        ...
+
+
+class CudaGraphs:
+    """Records work as CUDA graphs that share one pool of memory: they never run at the same time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._start()
+
+    def _start(self) -> None:
+        with torch.cuda.device(self.device):
+            self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self.pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], T]) -> Callable[[], T]:
+        with torch.cuda.device(self.device), torch.no_grad():
+            try:
+                return capture(work, stream=self.stream, pool=self.pool, refuse_waiting=True)
+            except Exception:
+                # A capture that fails half-way leaves its stream and its memory unusable for another one.
+                self._start()
+                raise
+
+
+def capture(
+    work: Callable[[], T],
+    *,
+    stream: torch.cuda.Stream | None = None,
+    pool: tuple[int, int] | None = None,
+    warmups: int = 1,
+    refuse_waiting: bool = False,
+) -> Callable[[], T]:
+    """Record `work` as a CUDA graph; the returned function replays it and returns the same results, written again.
+
+    The work runs `warmups` times beforehand on the same stream: compiled kernels and workspaces must not be made while
+    it is recorded. `refuse_waiting` makes those runs fail if they wait for the device, before anything is recorded.
+    """
+    stream = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    mode = torch.cuda.get_sync_debug_mode()
+    if refuse_waiting:
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.cuda.stream(stream):
+            for _ in range(warmups):
+                work()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        results = work()
+
+    def replay() -> T:
+        graph.replay()
+        return results
+
+    return replay
+
+
+class Recording:
+    """One recorded pass with its buffers."""
+
+    def __init__(
+        self, recorder: Recorder, run: Run, inputs: Inputs, luggage: Sequence[Luggage], pool: KVPool | None
+    ) -> None:
+        self.pool = pool
+        values = tensors(inputs)
+        self.packing = Packing(values)
+        self.packed = self.packing.pack(values).to(recorder.device, copy=True)
+        self.luggage: Sequence[Luggage] = mapped(torch.clone, luggage)
+        views: Inputs = filled(inputs, self.packing.unpack(self.packed))
+        self.replay = recorder.record(lambda: run(views, self.luggage))
+
+    def __call__(self, inputs: Inputs, luggage: Sequence[Luggage]) -> Results:
+        """The pass on other inputs: copy in, replay, copy out."""
+        self.packed.copy_(self.packing.pack(tensors(inputs)))
+        for buffer, value in zip(tensors(self.luggage), tensors(luggage), strict=True):
+            buffer.copy_(value)
+        outcomes, memories = self.replay()
+        # What a replay writes again must not be handed out; `moved` copies only where the device is not the host.
+        outcomes = moved(outcomes, HOST) if self.packed.is_cuda else mapped(torch.clone, outcomes)
+        return outcomes, mapped(torch.clone, memories)
+
+
+class Recordings:
+    """The recordings that a caller keeps for a model, and the keys and values that they read and write.
+
+    Several decodings may use them, in several threads too: one pass runs at a time.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.kept: OrderedDict[Hashable, Recording] = OrderedDict()
+        self.occurrences: OrderedDict[Hashable, int | None] = OrderedDict()
+        """How often a kind of pass ran as it is; None: it cannot be recorded."""
+        self.free: list[KVPool] = []
+        self.lock = threading.RLock()
+
+    @classmethod
+    def on(cls, device: torch.device) -> Recordings | None:
+        """A place for recordings, if passes can be recorded on this device."""
+        recorder = recorder_for(device)
+        return None if recorder is None else cls(recorder)
+
+    @property
+    def device(self) -> torch.device:
+        return self.recorder.device
+
+    def run(self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None) -> Results:
+        """A pass: as it is the first time, recorded the second time, replayed from then on.
+
+        `key` is what must be the same besides the pass's own kind and shapes.
+        """
+        with self.lock:
+            inputs = one.inputs
+            mode = kernels.mode(self.device)
+            key = (key, one.plan.key, signature(inputs), signature(luggage), None if pool is None else id(pool), mode)
+            if key not in self.kept and self._occurred(key):
+                self._record(key, run, one, luggage, pool)
+            if key in self.kept:
+                self.kept.move_to_end(key)
+                return self.kept[key](inputs, luggage)
+            outcomes, memories = run(moved(inputs, self.device), luggage)
+            return moved(outcomes, HOST), memories
+
+    def _occurred(self, key: Hashable) -> bool:
+        """Whether such a pass has been here before and can be recorded."""
+        times = self.occurrences.get(key, 0)
+        _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
+        return times is not None and times > 0
+
+    def _record(
+        self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None
+    ) -> None:
+        try:
+            _put(self.kept, key, Recording(self.recorder, run, one.inputs, luggage, pool), MAX_RECORDINGS)
+        except RuntimeError as error:
+            names = ", ".join(dict.fromkeys(type(group.strategy).__name__ for group in one.plan.groups))
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            # Too little memory now may be enough later: try again after a while.
+            self.occurrences[key] = -PATIENCE if "out of memory" in str(error) else None
+            if any(row.options.graphs for row in one.rows):
+                raise DapdError(f"a pass of strategy {names} cannot be recorded: {why}") from error
+            warnings.warn(f"passes of strategy {names} run without CUDA graphs: {why}", stacklevel=2)
+
+    def borrow(self, rows: int, length: int) -> KVPool:
+        """Memory for keys and values that no other decoding uses now; one that recordings know, if there is one."""
+        with self.lock:
+            for number, pool in enumerate(self.free):
+                if (pool.rows, pool.length) == (rows, length):
+                    return self.free.pop(number)
+        return KVPool(rows, length)
+
+    def give_back(self, pool: KVPool) -> None:
+        """Keep a pool for later; if there are too many, the oldest goes, with the recordings that use it."""
+        with self.lock:
+            self.free.append(pool)
+            while len(self.free) > MAX_FREE_POOLS:
+                gone = self.free.pop(0)
+                for key in [key for key, recording in self.kept.items() if recording.pool is gone]:
+                    del self.kept[key]
+                    self.occurrences.pop(key, None)  # another pool may get its address
+
+
+def _put(store: OrderedDict[Hashable, V], key: Hashable, value: V, limit: int) -> None:
+    """Make it the latest one; beyond the limit the oldest goes."""
+    store[key] = value
+    store.move_to_end(key)
+    while len(store) > limit:
+        store.popitem(last=False)
+
+
+def recorder_for(device: torch.device) -> Recorder | None:
+    """How passes are recorded on this device; None: they are not."""
+    return CudaGraphs(device) if device.type == "cuda" else None
+
+
+def weights_of(model: MaskedLM) -> Hashable:
+    """Address and dtype of every weight. Part of a recording's key: a CUDA graph reads fixed addresses."""
+    weights: list[Tensor] = []
+    for name in ("parameters", "buffers"):
+        weights += getattr(model, name, tuple)()
+    return tuple((weight.data_ptr(), weight.dtype) for weight in weights)
+
+
+def obstacle(model: MaskedLM, row: Row, recordings: Recordings | None) -> str | None:
+    """Why the passes of a row cannot be recorded; None: they can."""
+    if not model.graphable:
+        return f"the model {type(model).__name__} may read tensors on the host"
+    if not row.needs.recordable:
+        return f"strategy {type(row.strategy).__name__} does not say that it is recordable"
+    if not has_hash(row.strategy):
+        return f"strategy {type(row.strategy).__name__} has no hash, by which its recordings would be found again"
+    if row.options.sampling.temperature > 0:
+        return f"temperature is {row.options.sampling.temperature}; only passes at temperature 0 are recorded"
+    if recordings is None:
+        return f"the device is {model.device}, not a CUDA device"
+    return None

@@ -1,0 +1,288 @@
+"""One text on its way from masks to tokens: what the host knows of it between passes, and the record of each pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dapd.canvas import Canvas
+from dapd.decoding.draws import Draws
+from dapd.decoding.options import Options, Reuse
+from dapd.errors import DapdError, StrategyContractError
+from dapd.models.base import MaskedLM
+from dapd.strategies.base import Needs, Selects, needs_of
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one forward pass did to one row. It lies on the host; positions count from the row's first token."""
+
+    row: Hashable
+    """The name under which the row was admitted: for `decode` the number of its canvas."""
+    index: int
+    """Forward passes of this row before this one."""
+    window: slice
+    """The positions that the strategy saw, and that n runs over."""
+    commit: Bool[Tensor, " n"]
+    """Positions whose token was committed."""
+    token: Int[Tensor, " n"]
+    """The token predicted at each position, committed or not."""
+    confidence: Float[Tensor, " n"]
+    """The probability of that token."""
+    tail: Bool[Tensor, " length"] | None
+    """Masks that an early stop filled with EOS; None without early stop."""
+    edges: Bool[Tensor, "n n"] | None
+    """The dependency graph, where `record_edges` asks for it: edges[i, j] means that j keeps i out."""
+    canvas: Canvas
+    """The canvas after the commit."""
+    seconds: float
+    """Time from the beginning of the row's first pass to the end of this one."""
+    compute_seconds: float
+    """The time of this pass divided by the rows that shared it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether this was the row's last pass."""
+        return not bool(self.canvas.masked.any())
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a strategy decided for one row, on the host."""
+
+    commit: Bool[Tensor, " n"]
+    token: Int[Tensor, " n"]
+    confidence: Float[Tensor, " n"]
+    edges: Bool[Tensor, "n n"] | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One row's part of what a strategy remembers for all rows that it decided together."""
+
+    tree: object
+    """What the strategy returned; every tensor in it has those rows as its first dimension."""
+    index: int
+    """Which of the rows this one is."""
+    rows: int
+    """How many rows they were."""
+    form: Hashable
+    """What the memories of two rows must have in common to be joined: everything but the values of tensors."""
+
+
+class Row:
+    """One text that is being decoded. Every row has its own block, step count and end, whoever shares its passes."""
+
+    def __init__(
+        self, model: MaskedLM, canvas: Canvas, strategy: Selects, options: Options, *, name: Hashable, seed: int
+    ) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.options = options
+        self.needs: Needs = needs_of(strategy)
+        self.blocks = canvas.blocks(options.block_length, options.n_blocks)
+        _check(model, canvas, strategy, self)
+        self.lookback = model.lookback
+        self.eos_id = model.profile.eos_id
+        # A copy: what the caller writes into its own tensor later does not reach this row.
+        self.canvas = replace(canvas, tokens=canvas.tokens.clone())
+        self.masked = self.canvas.masked
+        self.masks = [int(self.masked[block].sum()) for block in self.blocks]
+        """Masks of each block at the start."""
+        self.left = list(self.masks)
+        """Masks of each block now."""
+        self.n_blocks = sum(masks > 0 for masks in self.masks)
+        self.block = 0
+        self.step = 0
+        """Passes used in the active block."""
+        self.passes = 0
+        self.began = 0.0
+        """When its first pass began."""
+        self.idle = 0
+        """Passes in a row without a commit."""
+        self.memory: Memory | None = None
+        """The row's part of what the strategy returned as `Selection.memory` at its previous pass; None at first."""
+        self.age = torch.zeros(canvas.length, dtype=torch.long) if options.reuse is Reuse.SETTLED else None
+        """Passes since each position was decided, where settled ones are reused."""
+        self.place: int | None = None
+        """The row's place among the kept keys and values."""
+        self.recordable = False
+        """Whether its passes may be recorded."""
+        self._draws = Draws(seed, model.device)
+        self._drawn: dict[tuple[int, str], Tensor] = {}
+        self.rule: Hashable = (
+            strategy if has_hash(strategy) else id(strategy),
+            options.sampling,
+            options.confidence_dtype,
+            options.record_edges,
+        )
+        """What rows must have in common for one call of `select` to decide them."""
+        self._go_to_block_with_masks()
+
+    @property
+    def length(self) -> int:
+        return self.canvas.length
+
+    @property
+    def done(self) -> bool:
+        return self.block == len(self.blocks)
+
+    @property
+    def window(self) -> slice:
+        """The positions that the strategy sees. With reuse, where only the block is computed anew, never more."""
+        sees_region = self.needs.sees == "region" and self.options.reuse in (Reuse.NONE, Reuse.SETTLED)
+        if self.needs.sees == "canvas":
+            return slice(0, self.length)
+        return slice(self.blocks[0].start, self.length) if sees_region else self.blocks[self.block]
+
+    @property
+    def choices(self) -> Bool[Tensor, " n"]:
+        """The positions of the window that may be committed: the masks of the active block."""
+        window = self.window
+        block = self.blocks[self.block]
+        if window == block:
+            return self.masked[window]
+        inside = torch.zeros(self.length, dtype=torch.bool)
+        inside[block] = True
+        return (self.masked & inside)[window]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of `Progress`, in order."""
+        return sum(self.left), sum(self.masks), self.masks[self.block], self.step, self.n_blocks
+
+    def columns(self) -> slice | Int[Tensor, " s"]:
+        """The positions that the next pass has to compute."""
+        block = self.blocks[self.block]
+        reuse = self.options.reuse
+        if reuse is Reuse.NONE or self.options.is_fresh(self.step):
+            return slice(0, self.length)
+        if reuse is Reuse.PREFIX:
+            return slice(block.start, self.length)
+        return block if reuse is Reuse.DUAL else self._unsettled()
+
+    def _unsettled(self) -> Int[Tensor, " s"]:
+        """Masks, the positions that predict them, and what was decided a moment ago."""
+        assert self.age is not None
+        due = self.masked | (self.age < self.options.settle)
+        for back in range(1, self.lookback + 1):
+            due[:-back] |= self.masked[back:]
+        return due.nonzero().flatten()
+
+    def draw(self, purpose: str, *more: int) -> Float[Tensor, "n *more"]:
+        """Random numbers for the window; the same again if the pass has to be repeated."""
+        key = (self.passes, purpose)
+        if key not in self._drawn:
+            window = self.window
+            self._drawn = {old: numbers for old, numbers in self._drawn.items() if old[0] == self.passes}
+            self._drawn[key] = self._draws.uniform(window.stop - window.start, *more)
+        return self._drawn[key]
+
+    def accept(self, decision: Decision, began: float, shared_by: int) -> Step:
+        """Commit what was decided, if it may be, and move on. `began` is when the pass began that so many rows shared."""
+        window, choices = self.window, self.choices
+        self._check_decision(decision, choices)
+        commit = self._first_of(choices) if self._begins_shifted_block() else decision.commit
+        committed = int(commit.sum())
+        self._note_idle(committed)
+        canvas = self.canvas.commit(window, commit, decision.token)
+        tail = self._tail(canvas) if self.options.early_stop else None
+        if tail is not None:
+            canvas = replace(canvas, tokens=torch.where(tail, self.eos_id, canvas.tokens))
+        if self.age is not None:
+            self.age = torch.where(self.masked, 0, self.age + 1)
+        now = time.perf_counter()
+        self.began = began if self.passes == 0 else self.began
+        step = Step(
+            row=self.name,
+            index=self.passes,
+            window=window,
+            commit=commit,
+            token=decision.token,
+            confidence=decision.confidence,
+            tail=tail,
+            edges=decision.edges,
+            canvas=canvas,
+            seconds=now - self.began,
+            compute_seconds=(now - began) / shared_by,
+        )
+        self.canvas = canvas
+        self.masked = canvas.masked
+        self.left[self.block] -= committed
+        if tail is not None and tail.any():
+            self.left = [0] * len(self.blocks)
+        self.step += 1
+        self.passes += 1
+        self._go_to_block_with_masks()
+        return step
+
+    def _go_to_block_with_masks(self) -> None:
+        while not self.done and not self.left[self.block]:
+            self.block += 1
+            self.step = 0
+
+    def _begins_shifted_block(self) -> bool:
+        """Whether this pass may commit the first masked position alone, as Fast-dLLM's cache for Dream starts a block.
+
+        Later passes of the block compute no column that predicts its first position.
+        """
+        return self.lookback > 0 and self.step == 0 and self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
+
+    def _first_of(self, choices: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        return choices & (choices.cumsum(-1) == 1)
+
+    def _tail(self, canvas: Canvas) -> Bool[Tensor, " length"]:
+        """All masks, if none stands before the first EOS; a template that is filled has no such end."""
+        masked = canvas.masked
+        ends = (canvas.tokens[canvas.start :] == self.eos_id).nonzero() if canvas.n_new is not None else []
+        if len(ends) and not masked[: canvas.start + int(ends[0])].any():
+            return masked
+        return torch.zeros_like(masked)
+
+    def _check_decision(self, decision: Decision, choices: Bool[Tensor, " n"]) -> None:
+        where = f"step {self.passes}, row {self.name}"
+        # `x < inf` is False for nan as well as for inf: one comparison finds both.
+        if not (decision.confidence[choices] < torch.inf).all():
+            raise DapdError(f"the model's logits are not finite (nan) at {where}: decoding stops")
+        illegal = int((decision.commit & ~choices).sum())
+        if illegal:
+            raise StrategyContractError(
+                f"strategy {type(self.strategy).__name__} selected {illegal} positions that are not masked, {where}"
+            )
+
+    def _note_idle(self, committed: int) -> None:
+        self.idle = 0 if committed else self.idle + 1
+        if self.idle > self.needs.max_idle:
+            raise StrategyContractError(
+                f"strategy {type(self.strategy).__name__} selected nothing (step {self.passes}, row {self.name}) with "
+                f"{self.left[self.block]} masks left; it must select at least one position"
+            )
+
+
+def has_hash(strategy: Selects) -> bool:
+    """Whether equal strategies can be recognised as equal."""
+    try:
+        hash(strategy)
+    except TypeError:
+        return False
+    return True
+
+
+def _check(model: MaskedLM, canvas: Canvas, strategy: Selects, row: Row) -> None:
+    """Mistakes in the arguments, reported before the first pass."""
+    if canvas.length > model.max_length:
+        raise DapdError(
+            f"the canvas is {canvas.length} tokens long (prompt and new tokens); the model takes {model.max_length}"
+        )
+    if canvas.mask_id != model.profile.mask_id:
+        raise DapdError(f"the canvas marks masks with id {canvas.mask_id}, the model with {model.profile.mask_id}")
+    steps, n_blocks = row.needs.steps, max(1, len(row.blocks))
+    if canvas.n_new is not None and steps is not None and steps % n_blocks:
+        raise DapdError(f"steps is {steps}; it must be a multiple of the number of blocks, {n_blocks}")
+    if row.needs.sees == "canvas" and row.options.reuse is not Reuse.NONE:
+        raise DapdError(f"strategy {type(strategy).__name__} looks at the whole canvas; reuse must be none")

@@ -1,0 +1,95 @@
+"""Tensors inside whatever they are wrapped in: dataclasses, dictionaries, lists, tuples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+
+def mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """The same tree with `function(tensor)` in the place of every tensor."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: mapped(function, getattr(tree, f.name)) for f in dataclasses.fields(tree) if f.init}
+        return dataclasses.replace(tree, **fields)
+    if isinstance(tree, dict):
+        return {key: mapped(function, value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        items = [mapped(function, item) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return tree
+
+
+def filled(tree: Any, values: Iterable[Tensor]) -> Any:
+    """The same tree with these tensors, in order, in the place of its own."""
+    values = iter(values)
+    return mapped(lambda _: next(values), tree)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Everything in a tree, in order: the tensors, other values, and the types of the wrappers on the way."""
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        yield type(tree)
+        for field in dataclasses.fields(tree):
+            yield from leaves(getattr(tree, field.name))
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield key
+            yield from leaves(value)
+    elif isinstance(tree, list | tuple):
+        yield type(tree)
+        for value in tree:
+            yield from leaves(value)
+    else:
+        yield tree
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """All tensors, in order."""
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def signature(tree: Any, skip: int = 0) -> Hashable:
+    """What two trees must have in common to stand in each other's place: all but the values of their tensors.
+
+    The first `skip` dimensions of the tensors may differ.
+    """
+    return tuple(
+        (*leaf.shape[skip:], leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves(tree)
+    )
+
+
+class Packing:
+    """Tensors in one piece of memory, so that one operation copies them all."""
+
+    def __init__(self, like: Sequence[Tensor]) -> None:
+        self.kinds = [(tensor.dtype, tensor.shape) for tensor in like]
+        # Wide numbers first: then every tensor begins at an address that its dtype allows.
+        self.order = sorted(range(len(like)), key=lambda number: -like[number].element_size())
+        self.sizes = [like[number].numel() * like[number].element_size() for number in self.order]
+
+    def pack(self, tensors: Sequence[Tensor]) -> UInt8[Tensor, " bytes"]:
+        return torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in self.order])
+
+    def unpack(self, packed: UInt8[Tensor, " bytes"]) -> list[Tensor]:
+        """Views, in the order in which the tensors came."""
+        views = [packed] * len(self.kinds)
+        for number, part in zip(self.order, packed.split_with_sizes(self.sizes), strict=True):
+            dtype, shape = self.kinds[number]
+            views[number] = part.view(dtype).view(shape)
+        return views
+
+
+def moved(tree: Any, device: torch.device) -> Any:
+    """The tree with its tensors on another device, brought there in one transfer."""
+    values = tensors(tree)
+    if not values or values[0].device == device:
+        return tree
+    packing = Packing(values)
+    return filled(tree, packing.unpack(packing.pack(values).to(device)))

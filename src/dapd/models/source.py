@@ -1,0 +1,77 @@
+"""Models by name: `lab`, `random:SHAPE`, a checkpoint folder, or a hub id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dapd.errors import DapdError
+from dapd.models.base import MaskedLM
+from dapd.models.devices import default_dtype, pick_device
+from dapd.models.fp8 import check_fp8, to_fp8
+from dapd.models.loading import is_masked_lm, load_network, random, resolve
+from dapd.models.masked_lm import load_masked_lm
+from dapd.models.tokenizer import ByteTokenizer, HubTokenizer, Tokenizer, load_tokenizer
+from dapd.models.transformer import TransformerConfig
+
+ANY_TEXT = "lab:any-text"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network, its tokenizer (or what reads it when it is needed), and what tables and traces call it."""
+
+    network: MaskedLM
+    tokenizer: Tokenizer | Callable[[], Tokenizer | None] | None
+    name: str
+
+
+def open_model(
+    source: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    mask_id: int | None = None,
+    eot_id: int | None = None,
+    fp8: bool = False,
+) -> LoadedModel:
+    """The model that a name stands for; see `dapd.load`."""
+    chosen = pick_device(device)
+    name = str(source)
+    if fp8:
+        check_fp8(chosen, dtype)
+        dtype = torch.bfloat16
+    shown = f"{name} (fp8)" if fp8 else name  # an approximation is named as one
+    if name.startswith("random:"):
+        model = random_model(name.removeprefix("random:"), device=chosen, dtype=dtype, fp8=fp8)
+        return LoadedModel(model.network, model.tokenizer, shown)
+    folder = resolve("lab" if name == ANY_TEXT else source, revision)
+    if is_masked_lm(folder):
+        if fp8:
+            raise DapdError(f"fp8 is for LLaDA and Dream models; {name} is a masked language model of transformers")
+        masked_lm, inner = load_masked_lm(folder, device=chosen, dtype=dtype, mask_id=mask_id)
+        return LoadedModel(masked_lm, HubTokenizer(inner, masked_lm.profile), name)
+    network = load_network(folder, device=chosen, dtype=dtype, mask_id=mask_id, eot_id=eot_id)
+    network = to_fp8(network) if fp8 else network
+    return LoadedModel(network, partial(load_tokenizer, folder, network.profile, lenient=name == ANY_TEXT), shown)
+
+
+def random_model(
+    shape: str | TransformerConfig,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    sharpness: float = 8.0,
+    fp8: bool = False,
+) -> LoadedModel:
+    """A model with random weights that reads and writes bytes."""
+    chosen = pick_device(device)
+    network = random(shape, device=chosen, dtype=dtype or default_dtype(chosen), seed=seed, sharpness=sharpness)
+    name = f"random:{shape}" if isinstance(shape, str) else "random"
+    return LoadedModel(to_fp8(network) if fp8 else network, ByteTokenizer(network.profile), name)
