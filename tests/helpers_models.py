@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dapd.models import Prediction, Profile, Transformer, TransformerConfig, random
+from dapd.models import Prediction, Profile, Span, Transformer, TransformerConfig, random
+from dapd.models.columns import as_tensor
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -241,20 +242,22 @@ class Scripted:
     lookback: int = 0
     nan_at: int | None = None
     """The forward pass whose logits are not numbers."""
-    calls: list[tuple[slice, slice]] = field(default_factory=list)
+    calls: list[tuple[Span, Span]] = field(default_factory=list)
 
     device = torch.device("cpu")
+    graphable = False
 
-    def __call__(self, tokens: Tensor, span: slice, window: slice, *, valid=None, cache=None, capture=None):
+    def __call__(self, tokens: Tensor, span: Span, window: Span, *, valid=None, cache=None, capture=None):
         self.calls.append((span, window))
-        columns = list(range(tokens.shape[1])[window])
-        logits = torch.zeros(tokens.shape[0], len(columns), self.vocab_size)
-        for i, column in enumerate(columns):
-            logits[:, i, self.script[column]] = 6.0 - 0.05 * column
+        columns = as_tensor(window, tokens) if isinstance(window, slice) else window
+        logits = torch.zeros(*columns.shape, self.vocab_size)
+        for row, mine in enumerate(columns.tolist()):
+            for i, column in enumerate(mine):
+                logits[row, i, self.script[column]] = 6.0 - 0.05 * column
         if len(self.calls) - 1 == self.nan_at:
             logits[:] = torch.nan
         attention = None
         if capture is not None:
-            n_rows = len(range(tokens.shape[1])[capture.queries])
-            attention = torch.full((tokens.shape[0], n_rows, len(range(tokens.shape[1])[capture.keys])), 0.01)
+            n_keys = tokens.shape[1] if capture.keys == "canvas" else columns.shape[1]
+            attention = torch.full((*columns.shape, n_keys), 0.01)
         return Prediction(logits, attention)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import textwrap
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,7 +61,7 @@ def chatty(tmp_path_factory):
 def test_text():
     done = scripted("ab-xyz!").generate("ab-", strategy="original", max_new_tokens=4)
     assert (done.text, done.ids, done.prompt_ids) == ("xyz!", [ord(c) for c in "xyz!"], [ord(c) for c in "ab-"])
-    assert (done.finish_reason, done.nfe, done.generated_tokens, done.tokens_per_forward) == ("length", 4, 4, 1.0)
+    assert (done.finish_reason, done.nfe, done.n_generated, done.tokens_per_forward) == ("length", 4, 4, 1.0)
     assert done.seconds > 0
     assert done.trace.complete
 
@@ -68,18 +70,21 @@ def test_the_same_prompt_in_every_form(tiny):
     ids = [104, 105]
     want = tiny.generate("hi", max_new_tokens=8).ids
     assert len(want) == 8
-    for prompt in (ids, tuple(ids), torch.tensor(ids)):
+    for prompt in (ids, tuple(ids), torch.tensor(ids), np.array(ids)):
         done = tiny.generate(prompt, max_new_tokens=8)
         assert (done.ids, done.prompt_ids) == (want, ids)
-    for batch in (["hi"], [ids], [torch.tensor(ids)], torch.tensor([ids])):
-        done = tiny.generate(batch, max_new_tokens=8)
+    for batch in (["hi"], [ids], [torch.tensor(ids)], torch.tensor([ids]), [np.array(ids)]):
+        done = tiny.generate_batch(batch, max_new_tokens=8)
         assert [one.ids for one in done] == [want]
 
 
 @pytest.mark.parametrize("strategy", ["dapd-staged", "fast-dllm", "klass"])
 def test_a_batch_is_its_rows(tiny, strategy):
-    prompts = ["hi", "a longer prompt", ""]
-    together = tiny.generate(prompts, strategy=strategy, max_new_tokens=12)
+    prompts = ["hi", "a longer prompt", "so"]
+    together = tiny.generate_batch(prompts, strategy=strategy, max_new_tokens=12)
+    for places in (1, 2):
+        fewer = tiny.generate_batch(prompts, strategy=strategy, max_new_tokens=12, batch_size=places)
+        assert [(one.ids, one.nfe) for one in fewer] == [(one.ids, one.nfe) for one in together]
     for prompt, done in zip(prompts, together, strict=True):
         alone = tiny.generate(prompt, strategy=strategy, max_new_tokens=12)
         assert (done.ids, done.nfe, done.prompt_ids) == (alone.ids, alone.nfe, list(prompt.encode()))
@@ -91,13 +96,15 @@ def test_messages(chatty):
     assert done.prompt_ids == chatty.tokenizer.chat(conversation)
     assert done.prompt_ids.count(TINY_PROFILE.bos_id) == 1
     assert done.trace.about["prompt"].startswith("<|startoftext|><|start_header_id|>user")
-    batch = chatty.generate([conversation, [*conversation, {"role": "assistant", "content": "Yes"}]], max_new_tokens=4)
+    batch = chatty.generate_batch(
+        [conversation, [*conversation, {"role": "assistant", "content": "Yes"}]], max_new_tokens=4
+    )
     assert batch[0].ids == done.ids
     assert len(batch[1].prompt_ids) > len(done.prompt_ids)
 
 
 def test_mixed_batch(chatty):
-    done = chatty.generate(["Hi", [{"role": "user", "content": "Hi"}], [7, 8]], max_new_tokens=2)
+    done = chatty.generate_batch(["Hi", [{"role": "user", "content": "Hi"}], [7, 8]], max_new_tokens=2)
     assert [len(one.ids) for one in done] == [2, 2, 2]
     assert done[2].prompt_ids == [7, 8]
 
@@ -147,7 +154,7 @@ def test_stop_at_eos():
     done = scripted([97, 120, 121, EOS, 122, EOS]).generate("a", strategy="original", max_new_tokens=5)
     assert (done.text, done.finish_reason) == ("xy", "stop")
     assert done.ids == [120, 121, EOS, 122, EOS]
-    assert (done.generated_tokens, done.nfe, done.tokens_per_forward) == (2, 5, 0.4)
+    assert (done.n_generated, done.nfe, done.tokens_per_forward) == (2, 5, 0.4)
 
 
 def test_stop_at_the_end_of_the_turn():
@@ -157,7 +164,7 @@ def test_stop_at_the_end_of_the_turn():
 
 def test_eos_in_the_prompt_does_not_stop():
     done = scripted("abcd").generate([97, EOS], strategy="original", max_new_tokens=2)
-    assert (done.text, done.finish_reason, done.generated_tokens) == ("cd", "length", 2)
+    assert (done.text, done.finish_reason, done.n_generated) == ("cd", "length", 2)
 
 
 def test_early_stop():
@@ -185,7 +192,7 @@ def test_deferred_eos_comes_last():
     model = scripted([97, EOS, EOT, 121, 122])
     trace = model.generate("a", strategy="original", max_new_tokens=4, eos="defer").trace
     assert [record.positions[0] for record in trace.steps] == [3, 4, 1, 2]
-    assert trace.generated == [EOS, EOT, 121, 122]
+    assert trace.generated_ids == [EOS, EOT, 121, 122]
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -217,10 +224,22 @@ def test_a_seed_is_a_seed(tiny):
 def test_settings_of_the_paper_bring_their_blocks():
     model = scripted("abcdefgh")
     model.generate("a", strategy="original@llada/gsm8k", max_new_tokens=8)
-    windows = [(window.start, window.stop) for _, window in model.network.calls]
-    assert windows == [(1, 3)] * 2 + [(3, 5)] * 2 + [(5, 7)] * 2 + [(7, 9)] * 2
+    windows = [window[0].tolist() for _, window in model.network.calls]
+    assert windows == [[1, 2]] * 2 + [[3, 4]] * 2 + [[5, 6]] * 2 + [[7, 8]] * 2
     done = model.generate("a", strategy=Setting(TopK(2), 2), max_new_tokens=8, block_length=8)
     assert done.nfe == 4
+    for steps in (
+        model.stream("a", strategy="original@llada/gsm8k", max_new_tokens=8),
+        list(seen_by(lambda watch: model.infill("a[MASK*8]", strategy="original@llada/gsm8k", on_step=watch))),
+    ):
+        assert [step.window.start for step in steps] == [1, 1, 3, 3, 5, 5, 7, 7]
+
+
+def seen_by(run):
+    """The steps that a watcher is shown."""
+    steps = []
+    run(steps.append)
+    return steps
 
 
 def test_a_strategy_of_ones_own():
@@ -235,7 +254,7 @@ def test_a_strategy_of_ones_own():
 
 
 def test_fixed_tokens(tiny):
-    done = tiny.generate(["hi", "longer"], max_new_tokens=6, fixed={0: 65, 4: 66})
+    done = tiny.generate_batch(["hi", "longer"], max_new_tokens=6, fixed={0: 65, 4: 66})
     for one in done:
         assert (one.ids[0], one.ids[4], len(one.ids)) == (65, 66, 6)
         assert {p for record in one.trace.steps for p in record.positions} == {
@@ -251,7 +270,7 @@ def test_everything_fixed():
 def test_tokens_behind_a_fixed_eos_do_not_count():
     done = scripted("").generate("a", strategy="original", max_new_tokens=5, fixed={2: EOS})
     assert (done.text, done.finish_reason) == ("~~", "stop")
-    assert done.generated_tokens == 2
+    assert done.n_generated == 2
 
 
 def test_a_fixed_eos_stops_early_too():
@@ -272,7 +291,7 @@ def test_template():
 
 def test_eos_is_a_token_like_any_other_in_a_template():
     done = scripted([97, EOS, 98, 99]).infill([97, MASK, 98, MASK], strategy="original")
-    assert (done.ids, done.generated_tokens, done.nfe) == ([EOS, 99], 2, 2)
+    assert (done.ids, done.n_generated, done.nfe) == ([EOS, 99], 2, 2)
 
 
 def test_a_template_has_no_end_to_stop_at():
@@ -301,8 +320,8 @@ def test_template_with_special_tokens(tmp_path):
                              profile=TINY_PROFILE))), bos=True)  # fmt: skip
     model = dapd.load(folder, device="cpu")
     a, b = (model.tokenizer.encode(c, special=False)[0] for c in "ab")
-    assert model.template("[MASK]b[MASK*2]").tokens.tolist() == [[0, 2, b, 2, 2]]
-    assert model.template("a[MASK]b").tokens.tolist() == [[0, a, 2, b]]
+    assert model.template("[MASK]b[MASK*2]").tokens.tolist() == [0, 2, b, 2, 2]
+    assert model.template("a[MASK]b").tokens.tolist() == [0, a, 2, b]
     done = model.infill("a[MASK*2]b", strategy="original")
     assert (done.trace.tokens()[1], done.trace.tokens()[4], len(done.ids)) == (a, b, 2)
 
@@ -320,7 +339,7 @@ def test_template_with_odd_characters():
 
 def test_stream_can_be_left_half_way():
     model = scripted("abcdef")
-    steps = model.stream(model.template("ab[MASK*4]"), "original")
+    steps = model.stream("ab", strategy="original", max_new_tokens=4)
     first, second = next(steps), next(steps)
     assert (first.canvas.masked.sum(), second.canvas.masked.sum()) == (3, 2)
     assert len(model.network.calls) == 2
@@ -331,13 +350,28 @@ def test_stream_can_be_left_half_way():
 
 def test_on_step(tiny):
     seen = []
-    done = tiny.generate(["hi", "longer"], max_new_tokens=8, on_step=seen.append)
-    assert len(seen) == max(one.nfe for one in done)
-    assert [step.index for step in seen] == list(range(len(seen)))
-    assert not seen[-1].canvas.masked.any()
-    assert seen[-1].canvas.row(1).tolist() == done[1].trace.tokens()
+    done = tiny.generate_batch(["hi", "longer"], max_new_tokens=8, on_step=seen.append)
     for row, one in enumerate(done):
-        assert sum(int(step.active[row]) for step in seen) == one.nfe
+        steps = [step for step in seen if step.row == row]
+        assert [step.index for step in steps] == list(range(one.nfe))
+        assert steps[-1].done
+        assert steps[-1].canvas.tokens.tolist() == one.trace.tokens()
+    assert len(seen) == sum(one.nfe for one in done)
+
+
+def test_completions_come_as_soon_as_they_are_complete():
+    model = scripted("abcdefgh")
+    canvases = [model.canvas("a", n_new) for n_new in (5, 1, 3)]
+    finished = [(number, done.nfe) for number, done in model.complete(canvases, strategy="original", batch_size=2)]
+    assert finished == [(2, 3), (1, 1), (0, 5)]
+
+
+def test_times_of_a_shared_pass_are_shared_out():
+    model = scripted("abcdefgh")
+    done = model.generate_batch(["a", "b"], strategy="original", max_new_tokens=4)
+    assert all(0 < one.compute_seconds < one.seconds for one in done)
+    alone = model.generate("a", strategy="original", max_new_tokens=4)
+    assert alone.compute_seconds == pytest.approx(alone.seconds, rel=0.5)
 
 
 class Recording:
@@ -416,11 +450,6 @@ def test_streamer_is_ended_where_nothing_is_left_to_decode():
     assert streamer.calls == [("put", [97]), ("put", [120, 121]), ("end", None)]
 
 
-def test_streamer_takes_one_prompt():
-    with pytest.raises(DapdError, match="one prompt at a time; 2 were given"):
-        scripted("").generate(["a", "b"], max_new_tokens=2, streamer=Recording())
-
-
 def on_screen(output):
     """What a terminal shows in the end: drafts stand behind a saved cursor, which is then restored."""
     shown, saved = "", ""
@@ -450,7 +479,7 @@ def test_the_streamer_of_transformers(chatty, capsys, skip_prompt, block_length)
 
 
 def test_traces_say_how_they_were_made(tiny, tmp_path):
-    done = tiny.generate(["hi", "you"], max_new_tokens=6, strategy="fast-dllm", record_edges=True)
+    done = tiny.generate_batch(["hi", "you"], max_new_tokens=6, strategy="fast-dllm", record_edges=True)
     assert done[1].trace.about == {
         "model": "random:tiny-llada",
         "strategy": {"name": "Threshold", "threshold": 0.9, "budget": None},
@@ -486,11 +515,12 @@ def test_edges_are_recorded_on_request(tiny):
         ({"eos": "bann"}, "none, ban, defer"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"max_new_tokens": 63}, "65 tokens long .*takes 64"),
+        ({"max_new_tokens": 99999999999}, "100000000001 tokens long .*takes 64"),
         ({"block_length": 3}, "block_length 3 does not divide the 8 new tokens"),
         ({"block_length": 0}, "block_length is 0"),
         ({"block_length": "long"}, "block_length is 'long'"),
         ({"strategy": TopK(steps=3), "block_length": 4}, "steps is 3; it must be a multiple .* 2"),
-        ({"strategy": Setting(TopK(), 3)}, "3 blocks, which do not divide the 8 new tokens"),
+        ({"strategy": Setting(TopK(), 3)}, "3 blocks do not divide the 8 new tokens"),
         ({"strategy": TopK}, "is not a strategy"),
         ({"strategy": None}, "is not a strategy"),
         ({"strategy": dapd.Dapd(layers=(5,))}, r"layers \[5\] do not exist"),
@@ -513,7 +543,7 @@ def test_edges_are_recorded_on_request(tiny):
 )
 def test_mistakes(arguments, words):
     network = replace(SHAPES["tiny-llada"], n_layers=2, max_length=64)
-    model = DiffusionLM(dapd.random(network), ByteTokenizer(PROFILE))
+    model = dapd.random(network, device="cpu")
     with pytest.raises(DapdError, match=words):
         model.generate("hi", **({"max_new_tokens": 8} | arguments))
 
@@ -521,10 +551,10 @@ def test_mistakes(arguments, words):
 @pytest.mark.parametrize("prompts", [[], (), torch.zeros(0, 3, dtype=torch.long)], ids=["list", "tuple", "tensor"])
 def test_no_prompts(tiny, prompts):
     with pytest.raises(DapdError, match="empty"):
-        tiny.generate(prompts)
+        tiny.generate_batch(prompts)
 
 
-@pytest.mark.parametrize("ids", [[264], [1, -1], torch.tensor([[1, 999]])], ids=str)
+@pytest.mark.parametrize("ids", [[264], [1, -1], torch.tensor([1, 999])], ids=str)
 def test_ids_outside_of_the_vocabulary(tiny, ids):
     with pytest.raises(DapdError, match=r"outside of the model's vocabulary \(0\.\.263\)"):
         tiny.generate(ids, max_new_tokens=2)
@@ -600,7 +630,7 @@ ALONE = """
     from dapd.models import random
 
     model = dapd.load("random:tiny-llada", device="cpu")
-    done = model.generate(["hi", "hello"], max_new_tokens=4)
+    done = model.generate_batch(["hi", "hello"], max_new_tokens=4)
     assert [len(one.ids) for one in done] == [4, 4]
     assert not set(Blocker.names) & set(sys.modules)
     try:
@@ -624,3 +654,39 @@ def test_a_device_that_is_not_there(device, said):
         pytest.skip("there is one")
     with pytest.raises(DapdError, match=said):
         dapd.load("random:tiny-llada", device=device)
+
+
+# --- the public face -------------------------------------------------------------------------------------------------
+
+
+def test_random_is_what_load_gives():
+    assert isinstance(dapd.random("tiny-llada", device="cpu"), DiffusionLM)
+    loaded = dapd.load("random:tiny-llada", device="cpu")
+    made = dapd.random("tiny-llada", device="cpu")
+    assert made.name == loaded.name
+    assert made.generate("hi", max_new_tokens=8).ids == loaded.generate("hi", max_new_tokens=8).ids
+
+
+def test_every_option_is_a_keyword_that_a_type_checker_knows():
+    from typing import get_type_hints
+
+    from dapd.generation import LoopFields
+
+    fields = {f.name: f.type for kind in (Options, Sampling) for f in dataclasses.fields(kind) if f.name != "sampling"}
+    assert set(get_type_hints(LoopFields)) == set(fields)
+
+
+def test_an_end_of_turn_may_be_given(tmp_path):
+    network = build(replace(LLADA, profile=replace(LLADA.profile, eot_id=None)))
+    folder = write_checkpoint(tmp_path, network, config={"eot_token_id": None})
+    assert dapd.load(folder, device="cpu").network.profile.eot_id is None
+    assert dapd.load(folder, device="cpu", eot_id=3).network.profile.eot_id == 3
+    with pytest.raises(DapdError, match="eot_id is 999"):
+        dapd.load(folder, device="cpu", eot_id=999)
+
+
+def test_several_templates_at_once():
+    model = scripted("abcdefgh")
+    together = model.infill_batch(["a[MASK]cdef", "a[MASK*3]e[MASK]"], strategy="original")
+    assert [one.text for one in together] == ["abcdef", "abcdef"]
+    assert [one.nfe for one in together] == [1, 4]

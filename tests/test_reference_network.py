@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dapd.models import Capture, KVCache
+from dapd.models import Capture, KVCache, KVPool
 from reference.models import IDS, PROMPTS, build
 from reference.network import Sequence, predictions
 
@@ -29,7 +29,7 @@ def test_attention_is_what_the_network_captures(family):
     sequence = Sequence(model)
     sequence.run(TOKENS)
     for layers in ({2}, {0, 1}):
-        captured = model(torch.tensor([TOKENS]), ALL, ALL, capture=Capture(frozenset(layers), ALL, ALL)).attention[0]
+        captured = model(torch.tensor([TOKENS]), ALL, ALL, capture=Capture(frozenset(layers))).attention[0]
         mean = sum(sequence.attention[layer] for layer in layers) / len(layers)
         torch.testing.assert_close(captured.double(), mean, rtol=0, atol=1e-6)
         torch.testing.assert_close(mean.sum(-1), torch.ones(len(TOKENS), dtype=torch.float64))
@@ -38,7 +38,7 @@ def test_attention_is_what_the_network_captures(family):
 @pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize("fed", [range(8, len(TOKENS)), range(8, 12)], ids=["prefix", "dual"])
 def test_partial_passes_keep_the_other_columns(family, fed):
-    model, cache = build(family, seed=3), KVCache()
+    model, cache = build(family, seed=3), KVCache(KVPool(1, len(TOKENS)))
     sequence, span = Sequence(model), slice(fed.start, fed.stop)
     first = stacked(predictions(sequence, TOKENS))
     model(torch.tensor([TOKENS]), ALL, ALL, cache=cache)

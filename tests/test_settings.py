@@ -10,12 +10,21 @@ import pytest
 
 from dapd import PAPER, PRESETS, Dapd, DreamSchedule, EntropyBound, Factor, Klass, Setting, Threshold, TopK
 from dapd.errors import DapdError
-from dapd.settings import changed, describe, setting, strategy
+from dapd.fields import explain
+from dapd.settings import changed, describe, read_settings, setting, strategy
+from dapd.strategies import ShuffledGraph
+
+
+def made(name, **fields):
+    """A strategy with fields from text, as the command line has them, or with values, as Python has them."""
+    if any(isinstance(value, str) for value in fields.values()):
+        return read_settings(name, [f"{key}={value}" for key, value in fields.items()])[0].strategy
+    return strategy(name, **fields)
 
 
 def refuses(words, name, **fields):
     with pytest.raises(DapdError, match=words):
-        strategy(name, **fields)
+        made(name, **fields)
 
 
 def test_preset_names():
@@ -46,7 +55,31 @@ def test_every_field_takes_its_own_value_as_text_and_as_it_is(name):
     fields = {field.name: getattr(preset, field.name) for field in dataclasses.fields(preset)}
     assert changed(preset, fields) == preset
     texts = {key: str(value).strip("()").rstrip(",") for key, value in fields.items()}
-    assert changed(preset, texts) == preset
+    assert made(name, **texts) == preset
+
+
+def test_text_is_read_by_the_command_line_alone():
+    with pytest.raises(DapdError, match="tau_max is '0.2'; it must be a number"):
+        strategy("dapd-staged", tau_max="0.2")
+    with pytest.raises(DapdError, match="steps is '8'; it must be a whole number or none"):
+        strategy("original", steps="8")
+
+
+def test_texts_go_to_whoever_has_the_field():
+    chosen, options = read_settings("fast-dllm@llada/gsm8k", ["threshold=0.7", "block_length=32", "eos=ban+defer"])
+    assert chosen == Setting(Threshold(0.7), 4)
+    assert (options.block_length, options.sampling.eos) == (32, "ban+defer")
+    assert options == chosen.with_blocks(options), "the length of a block wins over the setting's blocks"
+    with pytest.raises(DapdError, match=r"unknown field of fast-dllm or of the loop 'blocklength'; did you mean"):
+        read_settings("fast-dllm", ["blocklength=4"])
+    for pair in ("threshold", "=3", ""):
+        with pytest.raises(DapdError, match="is not of the form name=value"):
+            read_settings("fast-dllm", [pair])
+
+
+def test_inherited_fields_are_explained():
+    assert set(explain(ShuffledGraph)) == {field.name for field in dataclasses.fields(ShuffledGraph)}
+    assert explain(ShuffledGraph)["tau_max"] == "Edge threshold when everything is."
 
 
 def test_staged_and_direct_defaults():
@@ -122,7 +155,7 @@ def test_paper_klass(name, want):
 
 
 def test_paper_setting_with_a_changed_field():
-    found = setting("fast-dllm@llada/gsm8k", {"threshold": "0.7"})
+    found = read_settings("fast-dllm@llada/gsm8k", ["threshold=0.7"])[0]
     assert found == Setting(Threshold(0.7), 4)
     assert PAPER["fast-dllm@llada/gsm8k"].strategy.threshold == 0.9
 
@@ -162,8 +195,8 @@ def test_unknown_fields_come_with_the_nearest(name, field, near):
 
 
 def test_what_is_not_a_field_cannot_be_set():
-    refuses("unknown field of Threshold 'precision'", "fast-dllm", precision="model")
-    refuses("unknown field of Dapd 'sees'", "dapd-staged", sees="canvas")
+    refuses("unknown field of Threshold 'needs'", "fast-dllm", needs=3)
+    refuses("unknown field of dapd-staged or of the loop 'sampling'", "dapd-staged", sampling="none")
 
 
 @pytest.mark.parametrize(
@@ -177,36 +210,39 @@ def test_what_is_not_a_field_cannot_be_set():
         ("-2,-1", (-2, -1)),
         ("2, 3,", (2, 3)),
         ("1.0", 1.0),
+        ("4+5", (4, 5)),
+        ("-4+-3", (-4, -3)),
         ((4, 5), (4, 5)),
-        ([4, 5], (4, 5)),
         (0.5, 0.5),
     ],
 )
 def test_layers(text, want):
-    found = strategy("dapd-staged", layers=text).layers
+    found = made("dapd-staged", layers=text).layers
     assert found == want
     assert type(found) is type(want)
 
 
-@pytest.mark.parametrize("text", ["0", "3", "-1", "top", "4,x", "", ",", "0.0", "1.5", "-0.5", "3.5,4", (), None, True])
+@pytest.mark.parametrize(
+    "text", ["0", "3", "-1", "top", "4,x", "", ",", "0.0", "1.5", "-0.5", "3.5,4", (), None, True, [4, 5]]
+)
 def test_layers_that_make_no_sense(text):
     refuses("layers", "dapd-staged", layers=text)
 
 
 @pytest.mark.parametrize("value", ["none", "None", "null", None])
 def test_none(value):
-    assert strategy("original", steps=value).steps is None
+    assert made("original", steps=value).steps is None
 
 
-@pytest.mark.parametrize("value", ["64", 64, 64.0])
+@pytest.mark.parametrize("value", ["64", 64, "64.0", "+64"])
 def test_whole_numbers(value):
-    found = strategy("original", steps=value).steps
+    found = made("original", steps=value).steps
     assert (found, type(found)) == (64, int)
 
 
 @pytest.mark.parametrize(("value", "want"), [("true", True), ("False", False), ("TRUE", True), (True, True)])
 def test_bool(value, want):
-    assert strategy("klass", inclusive=value).inclusive is want
+    assert made("klass", inclusive=value).inclusive is want
 
 
 @pytest.mark.parametrize(
@@ -244,7 +280,7 @@ def test_wrong_values(name, field, value, words):
 
 def test_the_shortcut_may_be_called_none():
     """A choice that reads like the absence of a value."""
-    assert strategy("dapd-staged", shortcut="none").shortcut == "none"
+    assert made("dapd-staged", shortcut="none").shortcut == "none"
     assert strategy("dapd-staged", edge_norm="none").edge_norm == "none"
 
 
@@ -271,6 +307,7 @@ def test_tau_out_of_order(fields):
 def test_not_a_number_is_refused(name, field):
     """It compares false with everything, so that no bound would ever be met."""
     refuses(field, name, **{field: "nan"})
+    refuses(field, name, **{field: math.nan})
 
 
 def test_infinity_is_no_whole_number():

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from dapd.canvas import Canvas
-from dapd.engine import Step
+from dapd.decoding import Step
 from dapd.errors import DapdError
 from dapd.trace import Record, Recorder, Trace, read_traces, segments, write_traces
 
 M, EOS = 9, 8
 
 
-def step(index, canvas, window, commit, token, *, active=(True, True), tail=None, edges=None):
+def step(index, canvas, window, commit, token, *, tail=None, edges=None):
     """A step that commits `token` where `commit`, and what the canvas is afterwards."""
     commit, token = torch.tensor(commit, dtype=torch.bool), torch.tensor(token)
     after = canvas.commit(window, commit, token)
@@ -23,32 +23,40 @@ def step(index, canvas, window, commit, token, *, active=(True, True), tail=None
         tail = torch.tensor(tail, dtype=torch.bool)
         after = after.commit(slice(0, after.length), tail, torch.full_like(after.tokens, EOS))
     confidence = token.float() / 10
-    return Step(index, window, torch.tensor(active), commit, token, confidence, tail, edges, after)
+    return Step(0, index, window, commit, token, confidence, tail, edges, after, 0.25 * (index + 1), 0.125)
 
 
 @pytest.fixture
 def canvas():
-    return Canvas.blank([[1, 2], [3]], 4, mask_id=M, pad_id=0)
+    return Canvas.blank([1, 2], 4, mask_id=M)
 
 
 @pytest.fixture
-def recorder(canvas):
-    """Two rows in one block: the first takes three steps, the second two and an early stop."""
-    recorder = Recorder(canvas, EOS, [{"prompt": "ab"}, {"prompt": "c"}], text=lambda token: f"<{token}>")
-    window = slice(2, 6)
-    first = step(0, canvas, window, [[0, 1, 0, 1], [1, 0, 0, 0]], [[4, 5, 6, 7], [4, 4, 4, 4]])
-    second = step(
-        1, first.canvas, window, [[1, 0, 0, 0], [0, 1, 0, 0]], [[4, 5, 6, 7], [4, EOS, 4, 4]],
-        tail=[[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]],
-    )  # fmt: skip
-    third = step(2, second.canvas, window, [[0, 0, 1, 0], [0, 0, 0, 0]], [[4, 5, 6, 7]] * 2, active=(True, False))
-    for one in (first, second, third):
+def first(canvas):
+    """Three steps in one block."""
+    recorder = Recorder(canvas, EOS, {"prompt": "ab"}, text=lambda token: f"<{token}>")
+    window, tokens = slice(2, 6), [4, 5, 6, 7]
+    now = canvas
+    for index, commit in enumerate(([0, 1, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0])):
+        one = step(index, now, window, commit, tokens)
         recorder.add(one)
-    return recorder
+        now = one.canvas
+    assert recorder.compute_seconds == 0.375
+    return recorder.trace
 
 
-def test_records(recorder):
-    first, second = recorder.traces
+@pytest.fixture
+def second():
+    """Two steps and an early stop."""
+    canvas = Canvas.blank([3], 4, mask_id=M)
+    recorder = Recorder(canvas, EOS, {"prompt": "c"}, text=lambda token: f"<{token}>")
+    one = step(0, canvas, slice(1, 5), [1, 0, 0, 0], [4, 4, 4, 4])
+    recorder.add(one)
+    recorder.add(step(1, one.canvas, slice(1, 5), [0, 1, 0, 0], [4, EOS, 4, 4], tail=[0, 0, 0, 1, 1]))
+    return recorder.trace
+
+
+def test_records(first, second):
     assert (first.canvas, first.slots) == ([1, 2, M, M, M, M], [2, 3, 4, 5])
     assert (second.canvas, second.slots) == ([3, M, M, M, M], [1, 2, 3, 4])
     assert [r.positions for r in first.steps] == [[3, 5], [2], [4]]
@@ -65,27 +73,21 @@ def test_records(recorder):
     assert first.about == {"prompt": "ab"}
 
 
-def test_seconds_do_not_run_backwards(recorder):
-    seconds = [r.seconds for r in recorder.traces[0].steps]
-    assert 0 <= seconds[0] <= seconds[1] <= seconds[2] == recorder.traces[0].seconds
+def test_seconds_are_those_of_the_steps(first):
+    assert [r.seconds for r in first.steps] == [0.25, 0.5, 0.75]
+    assert first.seconds == 0.75
 
 
-def test_rows_that_sit_out_are_not_charged(recorder):
-    assert [trace.nfe for trace in recorder.traces] == [3, 2]
-
-
-def test_tokens_after_some_steps(recorder):
-    first, second = recorder.traces
+def test_tokens_after_some_steps(first, second):
     assert first.tokens(0) == first.canvas
     assert first.tokens(1) == [1, 2, M, 5, M, 7]
     assert first.tokens() == first.tokens(3) == [1, 2, 4, 5, 6, 7]
     assert second.tokens() == [3, 4, EOS, EOS, EOS]
 
 
-def test_counts(recorder):
-    first, second = recorder.traces
-    assert (first.generated, first.n_generated) == ([4, 5, 6, 7], 4)
-    assert (second.generated, second.n_generated) == ([4, EOS, EOS, EOS], 1)
+def test_counts(first, second):
+    assert (first.generated_ids, first.n_generated) == ([4, 5, 6, 7], 4)
+    assert (second.generated_ids, second.n_generated) == ([4, EOS, EOS, EOS], 1)
     assert first.tokens_per_forward == pytest.approx(4 / 3)
     assert second.tokens_per_forward == pytest.approx(1 / 2)
     assert second.summary() == {
@@ -99,26 +101,31 @@ def test_counts(recorder):
 
 def test_eos_in_the_prompt_is_not_the_end():
     trace = Trace([EOS, 1, M, M], [2, 3], M, EOS, start=2, steps=[Record(1, [2, 3], [4, 5], [1.0, 1.0], 0, 1, 0.1)])
-    assert (trace.generated, trace.n_generated) == ([4, 5], 2)
+    assert (trace.generated_ids, trace.n_generated) == ([4, 5], 2)
 
 
 def test_an_unfinished_trace_is_not_complete(canvas):
-    trace = Recorder(canvas, EOS).traces[0]
+    trace = Recorder(canvas, EOS).trace
     assert (trace.complete, trace.nfe, trace.seconds, trace.tokens_per_forward) == (False, 0, 0.0, 4 / 1)
     assert Trace([1, 2], [], M, EOS).complete
 
 
-def test_edges_are_positions_in_the_row_between_masks(canvas):
+def test_edges_are_positions_in_the_row_between_masks():
     """Only pairs that were masked before the step, counted from the row's own first token."""
+    canvas = Canvas.blank([3], 4, mask_id=M)
     recorder = Recorder(canvas, EOS)
-    edges = torch.zeros(2, 4, 4, dtype=torch.bool)
-    edges[:, 0, 1] = edges[:, 3, 2] = True
-    one = step(0, canvas, slice(2, 6), [[1, 0, 0, 0], [1, 0, 0, 0]], [[4] * 4] * 2, edges=edges)
+    edges = torch.zeros(4, 4, dtype=torch.bool)
+    edges[0, 1] = edges[3, 2] = True
+    one = step(0, canvas, slice(1, 5), [1, 0, 0, 0], [4] * 4, edges=edges)
     recorder.add(one)
-    recorder.add(step(1, one.canvas, slice(2, 6), [[0, 1, 0, 0]] * 2, [[4] * 4] * 2, edges=edges))
-    assert recorder.traces[0].steps[0].edges == [[2, 3], [5, 4]]
-    assert recorder.traces[1].steps[0].edges == [[1, 2], [4, 3]]
-    assert recorder.traces[1].steps[1].edges == [[4, 3]]
+    recorder.add(step(1, one.canvas, slice(1, 5), [0, 1, 0, 0], [4] * 4, edges=edges))
+    assert [record.edges for record in recorder.trace.steps] == [[[1, 2], [4, 3]], [[4, 3]]]
+
+
+def test_what_was_held_back_is_kept_on_request(canvas):
+    recorder = Recorder(canvas, EOS, held=True)
+    recorder.add(step(0, canvas, slice(2, 6), [0, 1, 0, 1], [4, 5, 6, 7]))
+    assert recorder.trace.steps[0].held == [[2, 0.4], [4, 0.6]]
 
 
 @pytest.mark.parametrize(
@@ -127,20 +134,15 @@ def test_edges_are_positions_in_the_row_between_masks(canvas):
 )
 def test_segments_by_hand(decided, want):
     """Columns 2..7 are the slots; the prompt beside them is no part of a run."""
-    canvas = Canvas.blank([[1, 2]], 6, mask_id=M, pad_id=0)
-    commit = torch.tensor([[str(column) in decided for column in range(8)]])
-    assert segments(canvas.commit(slice(0, 8), commit, torch.full((1, 8), 5))).tolist() == [want]
+    canvas = Canvas.blank([1, 2], 6, mask_id=M)
+    commit = torch.tensor([str(column) in decided for column in range(8)])
+    assert segments(canvas.commit(slice(0, 8), commit, torch.full((8,), 5))) == want
 
 
-def test_segments_are_per_row(canvas):
-    commit = torch.tensor([[True, False, True, False], [True, True, False, False]])
-    assert segments(canvas.commit(slice(2, 6), commit, torch.full((2, 4), 5))).tolist() == [2, 1]
-
-
-def test_round_trip(recorder, tmp_path):
+def test_round_trip(first, second, tmp_path):
     file = tmp_path / "trace.jsonl"
-    write_traces(file, recorder.traces)
-    assert read_traces(file) == recorder.traces
+    write_traces(file, [first, second])
+    assert read_traces(file) == [first, second]
     kinds = [json.loads(line)["kind"] for line in file.read_text().split("\n")[:-1]]
     assert kinds == ["trace", "step", "step", "step", "end", "trace", "step", "step", "end"]
 
@@ -161,8 +163,8 @@ def test_any_text_survives_the_round_trip(tmp_path, text):
 
 
 @pytest.fixture
-def lines(recorder, tmp_path):
-    write_traces(tmp_path / "whole", recorder.traces)
+def lines(first, second, tmp_path):
+    write_traces(tmp_path / "whole", [first, second])
     return (tmp_path / "whole").read_text().splitlines(keepends=True)
 
 

@@ -29,9 +29,22 @@ def check_type(name: str, value: Any, hint: Any) -> None:
         raise _wrong(name, value, hint)
 
 
+def check_fields(kind: type, values: Mapping[str, Any]) -> None:
+    """Refuse names that are not fields of the dataclass, and values of another type."""
+    check_names(kind, values)
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        check_type(name, value, hints[name])
+
+
+def field_names(kind: Any) -> list[str]:
+    """The names of a dataclass's fields; none for any other class."""
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+
+
 def check_names(kind: type, names: Iterable[str]) -> None:
     """Refuse names that are not fields of the dataclass."""
-    allowed = [field.name for field in dataclasses.fields(kind)]
+    allowed = field_names(kind)
     for name in names:
         if name not in allowed:
             raise unknown(f"field of {kind.__name__}", name, allowed)

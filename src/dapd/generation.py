@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, TypedDict, Unpack
@@ -121,9 +122,7 @@ def load(
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
-    model = open_model(
-        source, device=device, dtype=dtype, revision=revision, mask_id=mask_id, eot_id=eot_id, fp8=fp8
-    )
+    model = open_model(source, device=device, dtype=dtype, revision=revision, mask_id=mask_id, eot_id=eot_id, fp8=fp8)
     return DiffusionLM.of(model)
 
 
@@ -200,12 +199,15 @@ class DiffusionLM:
         and win over those of `options`. `on_step` is called after every forward pass.
         """
         canvas = self.canvas(prompt, max_new_tokens, fixed)
-        options = with_fields(options or Options(), fields)
-        feed = None if streamer is None else _Feed(streamer, canvas, as_setting(strategy).with_blocks(options))
-        [recorder] = self._decode([canvas], strategy, options, watchers=[on_step, feed and feed.add])
+        options = as_setting(strategy).with_blocks(with_fields(options or Options(), fields))
+        feed = None if streamer is None else _Feed(streamer, canvas, options)
+        watchers = [] if on_step is None else [on_step]
         if feed is not None:
-            feed.end(recorder.trace.tokens())
-        return self._completion(recorder)
+            watchers.append(feed.add)
+        [(_, completion)] = self.complete([canvas], strategy=strategy, options=options, watchers=watchers)
+        if feed is not None:
+            feed.end(completion.trace.tokens())
+        return completion
 
     def generate_batch(
         self,
@@ -217,27 +219,20 @@ class DiffusionLM:
         options: Options | None = None,
         fixed: Mapping[int, int] | None = None,
         on_step: Callable[[Step], None] | None = None,
-        on_completion: Callable[[int, Completion], None] | None = None,
         **fields: Unpack[LoopFields],
     ) -> list[Completion]:
         """Complete several prompts, in their order; see `generate`.
 
         At most `batch_size` of them (None: all) share a forward pass; the next prompt takes the place of one that is
-        complete. `on_completion` gets the number and the completion of a prompt as soon as there is one.
+        complete.
         """
         if not len(prompts):
             raise DapdError("no prompts: the list is empty; give at least one")
         canvases = [self.canvas(prompt, max_new_tokens, fixed) for prompt in prompts]
-        completions: dict[int, Completion] = {}
-
-        def finish(number: int, recorder: Recorder) -> None:
-            completions[number] = self._completion(recorder)
-            if on_completion is not None:
-                on_completion(number, completions[number])
-
         options = with_fields(options or Options(), fields)
-        self._decode(canvases, strategy, options, places=batch_size, watchers=[on_step], finish=finish)
-        return [completions[number] for number in range(len(prompts))]
+        watchers = [] if on_step is None else [on_step]
+        done = self.complete(canvases, strategy=strategy, options=options, batch_size=batch_size, watchers=watchers)
+        return [completion for _, completion in sorted(done, key=lambda one: one[0])]
 
     def infill(
         self,
@@ -268,19 +263,10 @@ class DiffusionLM:
         """Fill the masks of several texts, in their order; see `infill`."""
         canvases = [self.template(template, prompt) for template in templates]
         options = with_fields(options or Options(), fields)
-        recorders = self._decode(canvases, strategy, options, places=batch_size, watchers=[on_step])
+        watchers = [] if on_step is None else [on_step]
+        done = self.complete(canvases, strategy=strategy, options=options, batch_size=batch_size, watchers=watchers)
         n_prompt = 0 if prompt is None else len(self.encode(prompt))
-        return [
-            Completion(
-                text=self.tokenizer.decode(recorder.trace.tokens()[n_prompt:]) if self.has_tokenizer else "",
-                ids=recorder.trace.generated_ids,
-                prompt_ids=recorder.trace.canvas,
-                finish_reason="length",
-                trace=recorder.trace,
-                compute_seconds=recorder.compute_seconds,
-            )
-            for recorder in recorders
-        ]
+        return [self._filled(completion, n_prompt) for _, completion in sorted(done, key=lambda one: one[0])]
 
     def stream(
         self,
@@ -329,9 +315,11 @@ class DiffusionLM:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
         elif hasattr(prompt, "tolist"):  # a tensor, or an array of numpy
-            ids = [int(i) for i in prompt.flatten().tolist()]
+            ids = [int(i) for i in torch.as_tensor(prompt).flatten().tolist()]
         elif len(prompt) and isinstance(prompt[0], dict):
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
+        elif len(prompt) and isinstance(prompt[0], str | list | tuple):
+            raise DapdError("these are several prompts; give them to generate_batch")
         else:
             ids = [int(i) for i in prompt]  # type: ignore[arg-type]
         self._check_ids(ids)
@@ -339,51 +327,80 @@ class DiffusionLM:
 
     def recorder(self, canvas: Canvas, strategy: Selects, options: Options) -> Recorder:
         """A recorder whose trace says how it was made."""
-        about = {"model": self.name, "strategy": describe(strategy), "options": asdict(options)}
         text = self._text if self.has_tokenizer else None
         prompt = canvas.tokens[: canvas.start].tolist() if canvas.n_new is not None else []
-        about["prompt"] = self.tokenizer.decode(prompt, skip_special=False) if text and prompt else None
+        about = {
+            "model": self.name,
+            "strategy": describe(strategy),
+            "options": json.loads(json.dumps(asdict(options))),
+            "prompt": self.tokenizer.decode(prompt, skip_special=False) if text and prompt else None,
+        }
         return Recorder(canvas, self.network.profile.eos_id, about, text, held=options.record_edges)
 
-    def _decode(
+    def complete(
         self,
         canvases: Sequence[Canvas],
-        strategy: AnyStrategy,
-        options: Options,
         *,
-        places: int | None = None,
-        watchers: Sequence[Callable[[Step], None] | None] = (),
-        finish: Callable[[int, Recorder], None] = lambda number, recorder: None,
-    ) -> list[Recorder]:
-        """Decode to the end, recording every step and showing it to whoever watches."""
+        strategy: AnyStrategy = DEFAULT_STRATEGY,
+        options: Options | None = None,
+        batch_size: int | None = None,
+        watchers: Sequence[Callable[[Step], None]] = (),
+    ) -> Iterator[tuple[int, Completion]]:
+        """The number of each canvas with its completion, as soon as there is one. See `canvas` and `template`.
+
+        At most `batch_size` canvases (None: all) share a forward pass. `watchers` are called after every pass of every
+        row.
+        """
         chosen = as_setting(strategy)
-        options = chosen.with_blocks(options)
-        steps = decode(
-            self.network, canvases, chosen.strategy, options, places=places, recordings=self.recordings
-        )
-        recorders = [self.recorder(canvas, chosen.strategy, options) for canvas in canvases]
+        options = chosen.with_blocks(options or Options())
+        steps = decode(self.network, canvases, chosen.strategy, options, places=batch_size, recordings=self.recordings)
+        return self._completions(canvases, chosen.strategy, options, steps, watchers)
+
+    def _completions(
+        self,
+        canvases: Sequence[Canvas],
+        strategy: Selects,
+        options: Options,
+        steps: Iterator[Step],
+        watchers: Sequence[Callable[[Step], None]],
+    ) -> Iterator[tuple[int, Completion]]:
+        recorders = [self.recorder(canvas, strategy, options) for canvas in canvases]
         for number, canvas in enumerate(canvases):
             if not canvas.masked.any():
-                finish(number, recorders[number])
+                yield number, self._completion(recorders[number])
         for step in steps:
             number = int(str(step.row))
             recorders[number].add(step)
             for watch in watchers:
-                if watch is not None:
-                    watch(step)
+                watch(step)
             if step.done:
-                finish(number, recorders[number])
-        return recorders
+                yield number, self._completion(recorders[number])
 
     def _completion(self, recorder: Recorder) -> Completion:
         """The completion of a prompt whose trace is complete."""
         trace = recorder.trace
         profile = self.network.profile
-        prompt_ids = trace.canvas[: trace.start]
         ids = trace.tokens()[trace.start :]
         ends = [ids.index(stop) for stop in (profile.eos_id, profile.eot_id) if stop is not None and stop in ids]
-        text = self.tokenizer.decode(ids[: min(ends, default=len(ids))]) if self.has_tokenizer else ""
-        return Completion(text, ids, prompt_ids, "stop" if ends else "length", trace, recorder.compute_seconds)
+        return Completion(
+            text=self.tokenizer.decode(ids[: min(ends, default=len(ids))]) if self.has_tokenizer else "",
+            ids=ids,
+            prompt_ids=trace.canvas[: trace.start],
+            finish_reason="stop" if ends else "length",
+            trace=trace,
+            compute_seconds=recorder.compute_seconds,
+        )
+
+    def _filled(self, completion: Completion, n_prompt: int) -> Completion:
+        """The completion of a template: the whole text, and the tokens that were filled in."""
+        trace = completion.trace
+        return replace(
+            completion,
+            text=self.tokenizer.decode(trace.tokens()[n_prompt:]) if self.has_tokenizer else "",
+            ids=trace.generated_ids,
+            prompt_ids=trace.canvas,
+            finish_reason="length",
+        )
 
     def _text(self, token: int) -> str:
         if token not in self._texts:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dapd.decoding.options import Options
 from dapd.errors import DapdError, unknown
-from dapd.fields import check_names, read, split_pair
+from dapd.fields import check_fields, field_names, read, split_pair
 from dapd.sampling import Sampling
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
 
 DEFAULT_STRATEGY = "dapd-staged"
 
-SAMPLING_FIELDS = frozenset(field.name for field in dataclasses.fields(Sampling))
-LOOP_FIELDS = SAMPLING_FIELDS | {field.name for field in dataclasses.fields(Options)} - {"sampling"}
+LOOP = (Sampling, Options)
+"""What the loop is set by."""
+LOOP_FIELDS = frozenset(name for kind in LOOP for name in field_names(kind)) - {"sampling"}
 """What may be set of the loop, by name: the fields of its options and of their sampling."""
 
 
@@ -30,7 +31,7 @@ class Setting:
     def with_blocks(self, options: Options) -> Options:
         """The options with the setting's blocks, unless they have blocks of their own."""
         own = options.block_length is not None or options.n_blocks != 1
-        return options if own else dataclasses.replace(options, n_blocks=self.n_blocks)
+        return options if own else replace(options, n_blocks=self.n_blocks)
 
 
 def _llada(task: str) -> dict[str, Setting]:
@@ -106,8 +107,8 @@ def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
     kind = type(strategy)
     if not dataclasses.is_dataclass(strategy):
         raise DapdError(f"strategy {kind.__name__} has no fields to set; make it a dataclass")
-    check_names(kind, fields)
-    return dataclasses.replace(strategy, **fields)  # type: ignore[type-var]
+    check_fields(kind, fields)
+    return replace(strategy, **fields)
 
 
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
@@ -115,32 +116,43 @@ def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
     for name in fields:
         if name not in LOOP_FIELDS:
             raise unknown("setting", name, LOOP_FIELDS)
-    sampling = {name: value for name, value in fields.items() if name in SAMPLING_FIELDS}
-    own = {name: value for name, value in fields.items() if name not in SAMPLING_FIELDS}
-    return dataclasses.replace(options, sampling=dataclasses.replace(options.sampling, **sampling), **own)
+    sampling = {name: value for name, value in fields.items() if name in field_names(Sampling)}
+    own = {name: value for name, value in fields.items() if name not in sampling}
+    return replace(options, sampling=replace(options.sampling, **sampling), **own)
 
 
-def read_settings(name: str, pairs: Iterable[str], what: str = "--set") -> tuple[Setting, Options]:
+def read_settings(name: str, pairs: Iterable[str]) -> tuple[Setting, Options]:
     """Strategy and options from a name and `field=value` texts; a field belongs to whichever of the two has it."""
     chosen = setting(name)
-    own, loop = route(chosen.strategy, dict(split_pair(pair, what) for pair in pairs), name)
-    return dataclasses.replace(chosen, strategy=changed(chosen.strategy, own)), with_fields(Options(), loop)
+    texts = dict(split_pair(pair, "--set") for pair in pairs)
+    own, loop = route(texts, [type(chosen.strategy), LOOP], f"field of {name} or of the loop")
+    return replace(chosen, strategy=changed(chosen.strategy, own)), with_fields(Options(), loop)
 
 
-def route(strategy: Selects, texts: Mapping[str, str], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Texts read as fields of a strategy and as fields of the loop; `name` is what the strategy is called."""
-    kind: Any = type(strategy)
-    own = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-    for key in texts:
-        if key not in own | LOOP_FIELDS:
-            raise unknown(f"field of {name} or of the loop", key, own | LOOP_FIELDS)
-    mine = read(kind, {key: text for key, text in texts.items() if key in own}) if own else {}
-    rest = {key: text for key, text in texts.items() if key not in own}
-    sampling = read(Sampling, {key: text for key, text in rest.items() if key in SAMPLING_FIELDS})
-    return mine, sampling | read(Options, {key: text for key, text in rest.items() if key not in SAMPLING_FIELDS})
+def route(
+    texts: Mapping[str, str], owners: Sequence[type | Sequence[type]], what: str, hidden: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Texts read as the fields of several dataclasses: each belongs to the first owner that has a field of that name.
+
+    An owner is one dataclass or several that are set together. `hidden` names fields that may not be set this way, and
+    `what` says in the error what was looked for.
+    """
+    groups = [owner if isinstance(owner, Sequence) else (owner,) for owner in owners]
+    values: list[dict[str, Any]] = [{} for _ in groups]
+    allowed = {name for group in groups for kind in group for name in field_names(kind)} - {"sampling", *hidden}
+    for name, text in texts.items():
+        if name not in allowed:
+            raise unknown(what, name, allowed)
+        place, kind = next((i, k) for i, group in enumerate(groups) for k in group if name in field_names(k))
+        values[place] |= read(kind, {name: text})
+    return values
 
 
 def describe(strategy: Selects) -> dict[str, Any]:
     """The strategy as plain data: its class and its fields."""
-    fields = dataclasses.asdict(strategy) if dataclasses.is_dataclass(strategy) else {}  # type: ignore[call-overload]
-    return {"name": type(strategy).__name__, **fields}
+    return {"name": type(strategy).__name__, **fields_of(strategy)}
+
+
+def fields_of(strategy: Selects) -> dict[str, Any]:
+    """The fields of a strategy with their values; none where it is not a dataclass."""
+    return {name: getattr(strategy, name) for name in field_names(type(strategy))}

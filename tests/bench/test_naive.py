@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from dapd import decode
 from dapd.bench.naive import Scan, forward, naive_decode, projected
-from dapd.bench.pace import Pace, random_canvas, with_pace, with_set_of
+from dapd.bench.pace import Pace, Paced, passes, random_canvases, with_set_of
+from dapd.decoding import Options
 from dapd.errors import DapdError
 from dapd.models import Capture, Transformer, random
 from dapd.strategies import Dapd
@@ -19,11 +19,11 @@ def model(shape: str, sharpness: float = 8.0) -> Transformer:
 @pytest.mark.parametrize("shape", ["tiny-llada", "tiny-dream"])
 def test_forward_is_the_models(shape: str) -> None:
     net = model(shape)
-    canvas = random_canvas(net, 12, 20, 2, half=True)
-    columns = slice(0, canvas.length)
-    layers = Dapd().attention.resolve(net.n_layers)  # type: ignore[union-attr]
-    ours = net(canvas.tokens, columns, columns, capture=Capture(layers, columns, columns))
-    logits, attention = forward(net, canvas.tokens, Dapd())
+    tokens = torch.stack([canvas.tokens for canvas in random_canvases(net, 12, 20, 2, half=True)])
+    columns = slice(0, tokens.shape[1])
+    layers = Dapd().needs.attention.resolve(net.n_layers)  # type: ignore[union-attr]
+    ours = net(tokens, columns, columns, capture=Capture(layers))
+    logits, attention = forward(net, tokens, Dapd())
     torch.testing.assert_close(logits, ours.logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(attention, ours.attention, rtol=1e-4, atol=1e-5)
 
@@ -33,25 +33,25 @@ def test_forward_is_the_models(shape: str) -> None:
 @pytest.mark.parametrize("shape", ["tiny-llada", "tiny-dream"])
 def test_trajectory_is_the_engines(shape: str, shortcut: str, scan: Scan) -> None:
     net = model(shape, 12.0)
-    canvas = random_canvas(net, 10, 24, 2)
+    canvases = random_canvases(net, 10, 24, 2)
     strategy = Dapd(0.3, 0.95, shortcut=shortcut)  # type: ignore[arg-type]
-    ours = list(decode(net, canvas, strategy))
-    theirs = list(naive_decode(net, canvas, strategy, scan=scan))
+    ours = list(passes(net, canvases, strategy, Options()))
+    theirs = list(naive_decode(net, canvases, strategy, scan=scan))
     assert len(ours) == len(theirs)
-    assert max(int(step.commit.sum()) for step in ours) > canvas.batch
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a.commit, b.commit)
-        assert torch.equal(a.canvas.tokens, b.canvas.tokens)
+    assert max(int(step.commit.sum()) for steps in ours for step in steps) > 1
+    for steps, after in zip(ours, theirs, strict=True):
+        for step in steps:
+            assert torch.equal(step.canvas.tokens, after[step.row].tokens)
 
 
 @pytest.mark.parametrize("pace", [Pace(), Pace(k=3), Pace(steps=7)])
 def test_paced_trajectory_is_the_engines(pace: Pace) -> None:
     net = model("tiny-llada")
-    canvas = random_canvas(net, 10, 24)
-    strategy = with_set_of(net, canvas, Dapd(), 4)
-    ours = list(decode(net, canvas, with_pace(strategy, pace)))
-    theirs = list(naive_decode(net, canvas, strategy, pace=pace))
-    assert [s.commit.tolist() for s in ours] == [s.commit.tolist() for s in theirs]
+    canvases = random_canvases(net, 10, 24)
+    strategy = with_set_of(net, canvases, Dapd(), 4)
+    ours = [steps[0].canvas.tokens.tolist() for steps in passes(net, canvases, Paced(strategy, pace), Options())]
+    theirs = [after[0].tokens.tolist() for after in naive_decode(net, canvases, strategy, pace=pace)]
+    assert ours == theirs
     assert len(ours) == {Pace(): 24, Pace(k=3): 8, Pace(steps=7): 7}[pace]
 
 
@@ -71,4 +71,4 @@ def test_packed_projections_give_the_same(bias: bool) -> None:
 def test_what_it_does_not_know_is_an_error() -> None:
     net = model("tiny-llada")
     with pytest.raises(DapdError, match="late_rule=union alone"):
-        next(naive_decode(net, random_canvas(net, 4, 8), Dapd(late_rule="switch")))
+        next(naive_decode(net, random_canvases(net, 4, 8), Dapd(late_rule="switch")))

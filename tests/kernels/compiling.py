@@ -79,10 +79,6 @@ def activations(dtype, heads, groups, size, valid):
     norm.add_rms_norm(x, x, weight, 1e-5)
     tables = torch.zeros(1, 1, n, size, dtype=torch.float32 if heads == groups else dtype)
     rotary.rotated_heads(torch.zeros(1, n, (heads + 2 * groups) * size, dtype=dtype), (heads, groups), tables, tables)
-    kept = torch.zeros(2, 1, groups, n, size, dtype=dtype)
-    for columns in (slice(0, n), torch.arange(n)[None]):
-        packed = torch.zeros(1, n, (heads + 2 * groups) * size, dtype=dtype)
-        rotary.rotated_heads(packed, (heads, groups), tables, tables, rotary.Kept(*kept, columns))
     swiglu.swiglu(torch.zeros(1, n, 256, dtype=dtype))
     q, k = torch.zeros(1, heads, n, size, dtype=dtype), torch.zeros(1, groups, n, size, dtype=dtype)
     total = capture.AttentionSum()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dapd import kernels
-from dapd.models import Capture, KVCache, Profile, TransformerConfig, random
+from dapd.models import Capture, KVCache, KVPool, Profile, TransformerConfig, random
 from kernels.twins import DEVICE, PRODUCTS, needs_kernels
 
 pytestmark = needs_kernels
@@ -37,7 +37,7 @@ def canvas(padded):
 def test_a_pass(config, dtype, padded):
     network = random(config, dtype=dtype, device=DEVICE)
     (ids, valid), window = canvas(padded), slice(6, L)
-    capture = Capture(frozenset({0, 1}), slice(5, L - 1), window)
+    capture = Capture(frozenset({0, 1}), rows="predictor")
     got = network(ids, slice(0, L), window, valid=valid, capture=capture)
     with kernels.disabled():
         want = network(ids, slice(0, L), window, valid=valid, capture=capture)
@@ -51,10 +51,10 @@ def test_a_cached_pass(config, padded, named):
     network = random(config, device=DEVICE)
     (ids, valid), span, window = canvas(padded), slice(6, 12), slice(7, 12)
     if named:
-        span = torch.tensor([[11, 7, 8, 6, 6], [6, 9, 10, 11, 8]], device=DEVICE)
+        span = torch.tensor([[6, 7, 8, 11, 11], [6, 8, 9, 10, 11]], device=DEVICE)
     found = []
     for enabled in (True, False):
-        cache, capture = KVCache(), Capture(frozenset({0, 1}), window, slice(0, L))
+        cache, capture = KVCache(KVPool(2, L)), Capture(frozenset({0, 1}), keys="canvas")
         with torch.no_grad():
             if enabled:
                 network(ids, slice(0, L), window, valid=valid, cache=cache)

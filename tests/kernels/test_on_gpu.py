@@ -11,7 +11,7 @@ import torch
 from dapd import kernels
 from dapd.kernels import attention
 from dapd.kernels.capture import AttentionSum
-from dapd.models import Capture, KVCache, Profile, TransformerConfig, random
+from dapd.models import Capture, KVCache, KVPool, Profile, TransformerConfig, random
 from kernels.twins import needs_gpu, normal
 
 pytestmark = needs_gpu
@@ -38,12 +38,12 @@ def canvas(padded):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("columns", [WINDOW, slice(0, L)], ids=["window", "canvas"])
-def test_a_pass(config, dtype, padded, columns):
+@pytest.mark.parametrize("keys", ["window", "canvas"])
+def test_a_pass(config, dtype, padded, keys):
     network = random(config, dtype=dtype, device="cuda")
     ids, valid = canvas(padded)
-    for rows in (WINDOW, slice(WINDOW.start - 1, WINDOW.stop - 1)):
-        capture = Capture(frozenset({1, 3}), rows, columns)
+    for rows in ("position", "predictor"):
+        capture = Capture(frozenset({1, 3}), rows, keys)
         got = network(ids, slice(0, L), WINDOW, valid=valid, capture=capture)
         with kernels.disabled():
             want = network(ids, slice(0, L), WINDOW, valid=valid, capture=capture)
@@ -54,7 +54,7 @@ def test_a_pass(config, dtype, padded, columns):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_the_gpu_agrees_with_the_cpu(config, dtype):
     ids, valid = canvas(padded=True)
-    network, capture = random(config, dtype=dtype), Capture(frozenset({0, 2}), WINDOW, WINDOW)
+    network, capture = random(config, dtype=dtype), Capture(frozenset({0, 2}))
     want = network(ids.cpu(), slice(0, L), WINDOW, valid=valid.cpu(), capture=capture)
     got = network.cuda()(ids, slice(0, L), WINDOW, valid=valid, capture=capture)
     logits, captured = (max(x, y) for x, y in zip(TOLERANCE[dtype], (2e-3, 1e-5), strict=True))
@@ -89,8 +89,8 @@ def test_a_recorded_pass(config, dtype, padded, cached):
     """A CUDA graph of a pass gives what the pass gives, also on tokens it was not recorded with."""
     network = random(config, dtype=dtype, device="cuda")
     ids, valid = canvas(padded)
-    cache, span = (KVCache(), slice(WINDOW.start - 1, L)) if cached else (None, slice(0, L))
-    capture = Capture(frozenset({1, 3}), WINDOW, WINDOW)
+    cache, span = (KVCache(KVPool(2, L)), slice(WINDOW.start - 1, L)) if cached else (None, slice(0, L))
+    capture = Capture(frozenset({1, 3}))
 
     def step():
         return network(ids, span, WINDOW, valid=valid, cache=cache, capture=capture)
@@ -117,7 +117,7 @@ def test_a_recorded_pass(config, dtype, padded, cached):
 def test_a_pass_never_waits_for_the_gpu(config):
     network = random(config, dtype=torch.bfloat16, device="cuda")
     ids, valid = canvas(padded=True)
-    capture = Capture(frozenset({1, 3}), WINDOW, WINDOW)
+    capture = Capture(frozenset({1, 3}))
     network(ids, slice(0, L), WINDOW, valid=valid, capture=capture)
     torch.cuda.set_sync_debug_mode("error")
     try:

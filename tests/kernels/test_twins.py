@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from dapd.kernels import attention
 from dapd.kernels.capture import AttentionSum
 from dapd.kernels.fp8 import quantise
 from dapd.kernels.norm import add_rms_norm, rms_norm
-from dapd.kernels.rotary import Kept, rotated_heads
+from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from kernels.twins import DEVICE, DTYPES, PRODUCTS, TOLERANCE, needs_kernels, normal
 
@@ -83,27 +81,6 @@ def test_rotary(dtype, table, counts, rows):
     for ours, theirs in zip(got, want, strict=True):
         close(ours, theirs, dtype)
         assert ours.stride(-1) == 1
-
-
-@pytest.mark.parametrize("named", [False, True], ids=["a slice", "columns of each row"])
-@pytest.mark.parametrize("counts", [(4, 4), (6, 2), (28, 4)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rotary_into_a_cache(dtype, counts, named):
-    """Keys and values go to their columns; the others stay as they are. A column may be named twice."""
-    packed, (cos, sin) = normal(2, 5, (counts[0] + 2 * counts[1]) * 32, dtype=dtype), tables(2, 5, 32, torch.float32)
-    if named:
-        packed[1, 4] = packed[1, 3]
-        cos, sin = (torch.cat((table[:, :, :4], table[:, :, 3:4]), 2) for table in (cos, sin))
-    columns = torch.tensor([[7, 0, 2, 9, 4, 5], [8, 1, 3, 6, 6, 5]], device=DEVICE)[:, :5] if named else slice(3, 8)
-    found = []
-    for enabled in (True, False):
-        k, v = normal(2, 2, counts[1], 10, 32, dtype=dtype, seed=1).unbind()
-        with nullcontext() if enabled else kernels.disabled():
-            found.append(rotated_heads(packed.clone(), counts, cos, sin, Kept(k.clone(), v.clone(), columns)))
-    for ours, theirs in zip(*found, strict=True):
-        close(ours, theirs, dtype)
-    assert found[0].k.shape == (2, counts[1], 10, 32)
-    assert torch.equal(found[0].v, found[1].v), "values are moved and nothing else"
 
 
 def test_rotary_of_heads_no_kernel_takes():

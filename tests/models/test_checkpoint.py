@@ -82,11 +82,6 @@ def test_tied_head_written_out_a_second_time(tmp_path):
     assert torch.equal(full(loaded, tokens(1, 6)).logits, full(network, tokens(1, 6)).logits)
 
 
-def test_max_length_can_be_set(tmp_path):
-    folder = write_checkpoint(tmp_path, build(LLADA))
-    assert load_network(folder, max_length=12).max_length == 12
-
-
 @pytest.mark.parametrize("shards", [1, 2])
 def test_missing_tensors_are_named(tmp_path, shards):
     def spoil(state):

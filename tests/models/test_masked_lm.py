@@ -68,7 +68,7 @@ def test_every_strategy_fills_a_template(folder: Path) -> None:
 def test_batched_equals_single(folder: Path) -> None:
     lm = dapd.load(folder, device="cpu")
     prompts = ["the capital of france", "paris"]
-    together = lm.generate(prompts, strategy="dapd-staged", max_new_tokens=6)
+    together = lm.generate_batch(prompts, strategy="dapd-staged", max_new_tokens=6)
     for prompt, one in zip(prompts, together, strict=True):
         alone = lm.generate(prompt, strategy="dapd-staged", max_new_tokens=6)
         assert [r.positions for r in alone.trace.steps] == [r.positions for r in one.trace.steps]
@@ -79,7 +79,7 @@ def test_attention_is_the_mean_of_full_layers(folder: Path) -> None:
     lm = dapd.load(folder, device="cpu")
     tokens = torch.tensor([[0, 5, 6, 4, 4, 9, 2]])
     window, everything = slice(3, 5), slice(0, 7)
-    got = lm.network(tokens, everything, window, capture=Capture(frozenset({1}), window, everything)).attention
+    got = lm.network(tokens, everything, window, capture=Capture(frozenset({1}), keys="canvas")).attention
     out = lm.network.inner(input_ids=tokens, attention_mask=torch.ones_like(tokens), output_attentions=True)
     layer = lm.network.full_layers[1]
     torch.testing.assert_close(got, out.attentions[layer].mean(1)[:, window])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dapd.errors import DapdError
 from dapd.kernels import attention, rotary
-from dapd.models import Capture, KVCache, transformer
+from dapd.models import Capture, KVCache, KVPool, transformer
 from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, left_padded, tokens
 
 L = 13
@@ -52,6 +51,11 @@ def test_logits_see_both_sides(pair):
     assert not torch.allclose(full(network, ids).logits[:, 0], full(network, other).logits[:, 0], atol=1e-3)
 
 
+def keep(rows):
+    """Room for the keys and values of some rows."""
+    return KVCache(KVPool(rows, L))
+
+
 def test_logits_of_a_window_are_a_slice(pair):
     network, _ = pair
     ids = tokens(2, L)
@@ -59,15 +63,31 @@ def test_logits_of_a_window_are_a_slice(pair):
     torch.testing.assert_close(part, full(network, ids).logits[:, 4:9], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [None, slice(4, 9), slice(2, 6)], ids=["unseen", "window", "elsewhere"])
-def test_the_last_layer_computes_the_rows_that_are_read(pair, rows):
+@pytest.mark.parametrize("rows", [None, "position", "predictor"])
+@pytest.mark.parametrize("window", [slice(5, 9), torch.tensor([[5, 6, 7, 8], [2, 3, 4, 5]])], ids=["slice", "by row"])
+def test_the_last_layer_computes_the_rows_that_are_read(pair, rows, window):
     network, _ = pair
-    seen = []
-    hook = network.layers[-1].down_proj.register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
-    capture = None if rows is None else Capture(frozenset({2, 3}), rows, slice(0, L))
-    network(tokens(2, L), slice(0, L), slice(5, 9), capture=capture)
+    counts = []
+    hook = network.layers[-1].down_proj.register_forward_hook(lambda module, inputs, out: counts.append(out.shape[1]))
+    capture = None if rows is None else Capture(frozenset({2, 3}), rows=rows, keys="canvas")
+    network(tokens(2, L), slice(0, L), window, capture=capture)
     hook.remove()
-    assert seen == [9 - min(5 - network.lookback, 5 if rows is None else rows.start)]
+    assert counts == [4 + network.lookback]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("rows", ["position", "predictor"])
+def test_windows_at_another_place_in_every_row(pair, padded, rows):
+    """What is predicted and captured for columns of each row is what a pass for that row's columns gives."""
+    network, _ = pair
+    ids, valid = left_padded(L, L - 3) if padded else (tokens(2, L), None)
+    starts, capture = (5, 3), Capture(frozenset({1, 3}), rows=rows)
+    window = torch.tensor([[start + i for i in range(4)] for start in starts])
+    got = network(ids, slice(0, L), window, valid=valid, capture=capture)
+    for row, start in enumerate(starts):
+        want = network(ids, slice(0, L), slice(start, start + 4), valid=valid, capture=capture)
+        torch.testing.assert_close(got.logits[row], want.logits[row], rtol=0, atol=2e-5)
+        torch.testing.assert_close(got.attention[row], want.attention[row], rtol=0, atol=1e-6)
 
 
 def test_padded_logits(pair):
@@ -83,26 +103,26 @@ def test_padded_logits(pair):
 def test_padded_batch_equals_single_rows(pair):
     network, _ = pair
     ids, valid = left_padded(L, 8, 2)
-    everything = slice(0, L)
-    capture = Capture(frozenset({1, 3}), everything, everything)
+    capture = Capture(frozenset({1, 3}))
     together = full(network, ids, valid=valid, capture=capture)
     for row, n in enumerate((L, 8, 2)):
-        alone = full(network, ids[row : row + 1, L - n :], capture=Capture(frozenset({1, 3}), slice(0, n), slice(0, n)))
+        alone = full(network, ids[row : row + 1, L - n :], capture=capture)
         torch.testing.assert_close(together.logits[row, L - n :], alone.logits[0], rtol=0, atol=2e-5)
         torch.testing.assert_close(together.attention[row, L - n :, L - n :], alone.attention[0], rtol=0, atol=1e-6)
         assert (together.attention[row, :, : L - n] == 0).all()
 
 
 @pytest.mark.parametrize("layers", [{0}, {3}, {1, 3}, {0, 1, 2, 3}], ids=str)
-@pytest.mark.parametrize("keys", [slice(5, 11), slice(0, L)], ids=["window", "canvas"])
+@pytest.mark.parametrize("keys", ["window", "canvas"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_captured_attention(pair, layers, keys, padded):
     network, twin = pair
     ids, valid = left_padded(L, 10) if padded else (tokens(2, L), None)
     window = slice(5, 11)
-    got = network(ids, slice(0, L), window, valid=valid, capture=Capture(frozenset(layers), window, keys)).attention
+    got = network(ids, slice(0, L), window, valid=valid, capture=Capture(frozenset(layers), keys=keys)).attention
     maps = hf_forward(twin, ids, valid).attentions
-    want = torch.stack([maps[layer] for layer in layers]).mean((0, 2))[:, window, keys]
+    columns = window if keys == "window" else slice(0, L)
+    want = torch.stack([maps[layer] for layer in layers]).mean((0, 2))[:, window, columns]
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
 
@@ -111,24 +131,25 @@ def test_captured_attention_is_a_part_of_a_softmax(pair):
     """Over the canvas the rows sum to 1; over the window they are the same numbers, not renormalised."""
     network, _ = pair
     ids, window = tokens(2, L), slice(6, L)
-    canvas = network(ids, slice(0, L), window, capture=Capture(frozenset({2}), window, slice(0, L))).attention
-    part = network(ids, slice(0, L), window, capture=Capture(frozenset({2}), window, window)).attention
+    canvas = network(ids, slice(0, L), window, capture=Capture(frozenset({2}), keys="canvas")).attention
+    part = network(ids, slice(0, L), window, capture=Capture(frozenset({2}))).attention
     torch.testing.assert_close(canvas.sum(-1), torch.ones(2, L - 6))
     torch.testing.assert_close(part, canvas[..., window])
 
 
-def test_attention_is_captured_for_other_rows_than_are_predicted(pair):
+def test_attention_of_the_columns_that_predict(pair):
     """What a strategy that reads the predictors' rows asks for."""
     network, twin = pair
-    ids = tokens(1, L)
-    got = network(ids, slice(0, L), slice(5, 9), capture=Capture(frozenset({1}), slice(4, 8), slice(5, 9))).attention
-    torch.testing.assert_close(got, hf_forward(twin, ids).attentions[1].mean(1)[:, 4:8, 5:9], rtol=0, atol=1e-5)
+    ids, back = tokens(1, L), network.lookback
+    got = network(ids, slice(0, L), slice(5, 9), capture=Capture(frozenset({1}), rows="predictor")).attention
+    want = hf_forward(twin, ids).attentions[1].mean(1)[:, 5 - back : 9 - back, 5:9]
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
 
 
 def test_capture_in_small_pieces_is_the_same(pair, monkeypatch):
     network, _ = pair
     ids, valid = left_padded(L, 9)
-    capture = Capture(frozenset({0, 2}), slice(3, L), slice(0, L))
+    capture = Capture(frozenset({0, 2}), keys="canvas")
     at_once = full(network, ids, valid=valid, capture=capture).attention
     monkeypatch.setattr(attention, "ELEMENTS", 1)
     torch.testing.assert_close(full(network, ids, valid=valid, capture=capture).attention, at_once)
@@ -143,9 +164,9 @@ def test_nothing_is_captured_unasked(pair):
 def test_cached_span_equals_the_full_pass(pair, stop, padded):
     network, _ = pair
     ids, valid = left_padded(L, 10) if padded else (tokens(2, L), None)
-    cache, span = KVCache(), slice(5, stop)
+    cache, span = keep(2), slice(5, stop)
     window = slice(5 + network.lookback, 9)
-    capture = Capture(frozenset({1, 3}), window, slice(0, L))
+    capture = Capture(frozenset({1, 3}), keys="canvas")
     first = full(network, ids, valid=valid, cache=cache)
     want = network(ids, slice(0, L), window, valid=valid, capture=capture)
     for _ in range(2):
@@ -160,7 +181,7 @@ def test_cached_span_takes_new_tokens_and_keeps_old_keys(pair):
     ids, span = tokens(1, L), slice(4, 9)
     changed = ids.clone()
     changed[0, 6] = (ids[0, 6] + 1) % 50
-    cache = KVCache()
+    cache = keep(1)
     before = full(network, ids, cache=cache).logits
     after = network(changed, span, span, cache=cache).logits
     assert not torch.allclose(after[:, 3:], before[:, 7:9], atol=1e-3)
@@ -173,7 +194,7 @@ def test_cached_span_takes_new_tokens_and_keeps_old_keys(pair):
 def test_a_full_pass_refreshes_the_cache(pair):
     network, _ = pair
     old, new, span = tokens(1, L), tokens(1, L, seed=1), slice(6, 9)
-    cache = KVCache()
+    cache = keep(1)
     full(network, old, cache=cache)
     want = full(network, new, cache=cache).logits[:, 7:9]
     torch.testing.assert_close(network(new, span, slice(7, 9), cache=cache).logits, want, rtol=0, atol=2e-5)
@@ -182,29 +203,43 @@ def test_a_full_pass_refreshes_the_cache(pair):
 def test_the_cache_stays_where_it_is(pair):
     """Full and partial passes write into the same memory, which a recorded pass relies on."""
     network, _ = pair
-    cache, ids = KVCache(), tokens(2, L)
+    cache, ids = keep(2), tokens(2, L)
     full(network, ids, cache=cache)
-    before = [tensor.data_ptr() for kept in cache._layers.values() for tensor in kept]
+    before = {name: kept.data_ptr() for name, kept in cache.pool._layers.items()}
     network(ids, slice(5, 9), slice(6, 9), cache=cache)
     full(network, tokens(2, L, seed=1), cache=cache)
-    assert [tensor.data_ptr() for kept in cache._layers.values() for tensor in kept] == before
-    full(network, tokens(1, L), cache=cache)
-    assert cache._layers[0, network.dtype][0].shape[0] == 1
+    assert len(before) == network.n_layers
+    assert {name: kept.data_ptr() for name, kept in cache.pool._layers.items()} == before
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_rows_of_a_pool_and_columns_of_each_row(pair, padded):
+    """Two of three rows are computed, each at columns of its own; the third keeps what it had."""
+    network, _ = pair
+    ids, valid = left_padded(L, L - 2, L) if padded else (tokens(3, L), None)
+    cache = keep(3)
+    full(network, ids, valid=valid, cache=cache)
+    before = cache.pool._layers[0, torch.float32].clone()
+    span = torch.tensor([[4, 5, 6, 7, 7], [6, 7, 8, 9, 10]])
+    window = torch.tensor([[5, 6, 7], [7, 8, 9]])
+    some = torch.tensor([2, 0])
+    got = network(
+        ids[some], span, window, valid=None if valid is None else valid[some], cache=KVCache(cache.pool, some)
+    )
+    want = full(network, ids, valid=valid).logits
+    torch.testing.assert_close(got.logits[0], want[2, 5:8], rtol=0, atol=2e-5)
+    torch.testing.assert_close(got.logits[1], want[0, 7:10], rtol=0, atol=2e-5)
+    torch.testing.assert_close(cache.pool._layers[0, torch.float32], before, rtol=0, atol=1e-5)
 
 
 def test_first_column_of_a_span_without_its_predictor():
     """Dream inside a cached block: the first column's row is not shifted, for the row to its left is not computed."""
     network = build(DREAM)
-    ids, cache = tokens(1, L), KVCache()
+    ids, cache = tokens(1, L), keep(1)
     full(network, ids, cache=cache)
     raw = hf_forward(hf_twin(network), ids).logits
     got = network(ids, slice(5, 9), slice(5, 9), cache=cache).logits
     torch.testing.assert_close(got, raw[:, [5, 5, 6, 7]], rtol=0, atol=1e-4)
-
-
-def test_cache_wants_a_full_pass_first():
-    with pytest.raises(DapdError, match="whole"):
-        build(LLADA)(tokens(1, L), slice(4, 8), slice(4, 8), cache=KVCache())
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -234,13 +269,15 @@ def test_norm_scales_after_the_cast():
     x = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     wide = x.float()
     want = norm.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()).bfloat16()
-    torch.testing.assert_close(norm(x), want, rtol=0.01, atol=0)
-    assert norm(x).dtype == torch.bfloat16
+    torch.testing.assert_close(norm(x).normed, want, rtol=0.01, atol=0)
+    assert norm(x).normed.dtype == torch.bfloat16
+    assert torch.equal(norm(x).total, x)
+    torch.testing.assert_close(norm(x, x).normed, norm(2 * x).normed)
 
 
 def test_bf16_logits_are_near_and_attention_stays_wide():
     network = build(LLADA)
-    ids, capture = tokens(1, L), Capture(frozenset({3}), slice(0, L), slice(0, L))
+    ids, capture = tokens(1, L), Capture(frozenset({3}))
     exact = full(network, ids, capture=capture)
     rough = full(network.bfloat16(), ids, capture=capture)
     assert (rough.logits.dtype, rough.attention.dtype) == (torch.bfloat16, torch.float32)

@@ -43,7 +43,7 @@ def test_edges_within():
     chosen = torch.zeros(3, LENGTH, dtype=torch.bool)
     chosen[1, [0, 1, 5]] = True
     chosen[2] = True
-    assert edges_within(chosen, true_graph()).tolist() == [0, 3, 12]
+    assert [edges_within(row, true_graph()) for row in chosen] == [0, 3, 12]
 
 
 def test_names_of_contenders_are_unique_and_the_quick_ones_exist():

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dapd.models import Capture, Prediction, Profile
+from dapd.models import Capture, Prediction, Profile, Span
+from dapd.models.columns import as_tensor, take
 
 MASK, EOS, EOT, VOCAB = 9, 8, 7, 10
 Script = Callable[[int, int, list[int]], dict[int, float]]
@@ -19,8 +20,8 @@ Script = Callable[[int, int, list[int]], dict[int, float]]
 
 @dataclass
 class Call:
-    span: slice
-    window: slice
+    span: Span
+    window: Span
     capture: Capture | None
     tokens: Tensor
     valid: Tensor | None
@@ -38,13 +39,15 @@ class Scripted:
     attention: Tensor | None = None
     profile: Profile = field(default_factory=lambda: Profile(mask_id=MASK, eos_id=EOS, pad_id=EOS, eot_id=EOT))
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    vocab_size: int = VOCAB
+    graphable: bool = False
     calls: list[Call] = field(default_factory=list)
 
     def __call__(
         self,
         tokens: Tensor,
-        span: slice,
-        window: slice,
+        span: Span,
+        window: Span,
         *,
         valid: Tensor | None = None,
         cache: Any = None,
@@ -52,17 +55,19 @@ class Scripted:
     ) -> Prediction:
         number = len(self.calls)
         self.calls.append(Call(span, window, capture, tokens.clone(), valid, cache is not None))
+        columns = as_tensor(window, tokens) if isinstance(window, slice) else window
         logits = torch.stack(
             [
-                torch.stack([self._logits(number, c, row) for c in range(window.start, window.stop)])
-                for row in tokens.tolist()
+                torch.stack([self._logits(number, c, row) for c in mine])
+                for mine, row in zip(columns.tolist(), tokens.tolist(), strict=True)
             ]
         )
-        seen = None
-        if capture is not None:
-            assert self.attention is not None
-            seen = self.attention[None, capture.queries, capture.keys].expand(len(tokens), -1, -1)
-        return Prediction(logits, seen)
+        if capture is None:
+            return Prediction(logits)
+        assert self.attention is not None
+        queries = (columns - self.lookback).clamp_min(0) if capture.rows == "predictor" else columns
+        rows = self.attention[queries]
+        return Prediction(logits, rows if capture.keys == "canvas" else take(rows, columns, dim=2))
 
     def _logits(self, number: int, column: int, row: list[int]) -> Tensor:
         said = self.script(number, column, row)

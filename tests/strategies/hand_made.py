@@ -54,17 +54,17 @@ def observe(
     """One row per list of confidences."""
     confidence = torch.tensor(rows, dtype=torch.float64)
     n = confidence.shape[1]
-    window = slice(start, start + n)
+    given = torch.stack([logits_of(row) for row in rows]) if logits is None else logits
     return Observation(
         masked=torch.ones_like(confidence, dtype=torch.bool) if masked is None else torch.tensor(masked),
         token=torch.ones_like(confidence, dtype=torch.long),
         confidence=confidence,
-        logits=torch.stack([logits_of(row) for row in rows]) if logits is None else logits,
         current=torch.full_like(confidence, 4, dtype=torch.long),
         progress=progress(len(rows)) if at is None else at,
-        window=window,
-        block=window,
-        valid=torch.ones_like(confidence, dtype=torch.bool),
+        position=torch.arange(start, start + n).expand(len(rows), -1),
+        window=torch.tensor([[start, start + n]] * len(rows)),
+        block=torch.tensor([[start, start + n]] * len(rows)),
+        make_logits=lambda: given,
         attention=attention if attention is None or attention.dim() == 3 else attention.expand(len(rows), -1, -1),
         noise=None if noise is None else torch.tensor(noise, dtype=torch.float64),
     )

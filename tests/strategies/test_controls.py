@@ -12,7 +12,7 @@ def test_the_distance_graph_keeps_neighbours_apart():
     strategy = DistanceGraph(0.1, 0.1, shortcut="none", width=2)
     assert select(strategy, observe([0.9, 0.8, 0.7, 0.6, 0.5])) == [[1, 3]]
     assert select(strategy, observe([0.99, 0.2, 0.2, 0.2, 0.99])) == [[0, 2, 4]]
-    assert strategy.attention is None
+    assert strategy.needs.attention is None
 
 
 def test_a_distance_of_one_is_no_graph_at_all():
@@ -25,7 +25,7 @@ def test_the_shuffled_graph_is_the_models_with_other_nodes():
     confidence = [0.5, 0.6, 0.7]
     assert select(Dapd(0.1, 0.1, shortcut="none"), observe(confidence, attention=attention)) == [[1, 2]]
     shuffled = ShuffledGraph(0.1, 0.1, shortcut="none")
-    assert shuffled.draws
+    assert shuffled.needs.draws
     seen = observe(confidence, attention=attention, noise=[[0.5, 0.2, 0.9]])
     assert select(shuffled, seen) == [[0, 2]]
     assert int(shuffled.scores(seen).count_nonzero()) == 2

@@ -160,8 +160,8 @@ def test_edges_are_reported():
 
 
 def test_what_it_asks_of_the_engine():
-    assert Dapd().attention == AttentionNeed(0.3, keys="window", rows="position")
-    assert Dapd(layers=(4, 5), rows="predictor").attention == AttentionNeed((4, 5), rows="predictor")
+    assert Dapd().needs.attention == AttentionNeed(0.3, keys="window", rows="position")
+    assert Dapd(layers=(4, 5), rows="predictor").needs.attention == AttentionNeed((4, 5), rows="predictor")
 
 
 @pytest.mark.parametrize(

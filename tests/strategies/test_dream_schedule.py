@@ -45,14 +45,14 @@ def test_origin_takes_each_position_with_the_share_as_its_chance():
 
 def test_drawn_positions_follow_score_and_noise():
     strategy = DreamSchedule(steps=2, eps=1e-9, order="confidence", alg_temp=0.1)
-    assert strategy.draws
+    assert strategy.needs.draws
     assert select(strategy, observe([0.9, 0.1, 0.1, 0.8], noise=[[0.5] * 4])) == [[0, 3]]
     assert select(strategy, observe([0.5, 0.5, 0.5, 0.5], noise=[[0.1, 0.8, 0.9, 0.2]])) == [[1, 2]]
 
 
 def test_it_may_idle_for_as_long_as_its_schedule():
-    assert DreamSchedule(steps=12).max_idle == 12
-    assert DreamSchedule().max_idle >= 4096
+    assert DreamSchedule(steps=12).needs.max_idle == 12
+    assert DreamSchedule().needs.max_idle >= 4096
 
 
 @pytest.mark.parametrize("fields", [{"steps": 0}, {"order": "none"}, {"eps": 0.0}, {"alg_temp": -1.0}])

@@ -82,7 +82,7 @@ def test_which_of_the_ready(unmask, wanted):
         selection = strategy.select(seen, memory)
         memory = selection.memory
     assert chosen(selection) == [wanted]
-    assert strategy.draws == (unmask == "random")
+    assert strategy.needs.draws == (unmask == "random")
 
 
 def test_each_row_for_itself():

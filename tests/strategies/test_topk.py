@@ -63,8 +63,8 @@ def test_orders(order, wanted):
 
 def test_random_order_follows_the_draws():
     assert select(TopK(order="random", k=2), observe([0.9, 0.8, 0.1], noise=[[0.2, 0.5, 0.9]])) == [[1, 2]]
-    assert TopK(order="random").draws
-    assert not TopK().draws
+    assert TopK(order="random").needs.draws
+    assert not TopK().needs.draws
 
 
 @pytest.mark.parametrize(

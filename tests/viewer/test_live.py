@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
+from dapd.engine import Step
 from rich.cells import cell_len
 
 import dapd
 from dapd.canvas import Canvas
 from dapd.cli.live import MASK, REDRAWS_PER_SECOND, LiveView, printable
-from dapd.engine import Step
 
 
 class Terminal(io.StringIO):

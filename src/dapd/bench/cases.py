@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dapd import Options, Reuse, decode, kernels
+from dapd import kernels
 from dapd.bench import naive
 from dapd.bench.floor import Rate, forward_flops
-from dapd.bench.pace import Pace, random_canvas, with_pace, with_set_of
+from dapd.bench.pace import Pace, Paced, passes, random_canvases, with_set_of
 from dapd.bench.timing import Timing, clear, graphed, synchronise, time_calls, time_steps
 from dapd.canvas import Canvas
+from dapd.decoding import Options, Recordings, Reuse
 from dapd.errors import DapdError, unknown
 from dapd.models import Capture, Transformer
 from dapd.models.fp8 import is_fp8
@@ -86,7 +86,9 @@ class Case:
 
     def rule(self) -> Strategy:
         """The decoder, or the one that the naive path imitates."""
-        return setting("dapd-staged" if self.strategy in NAIVE else self.strategy).strategy
+        strategy = setting("dapd-staged" if self.strategy in NAIVE else self.strategy).strategy
+        assert isinstance(strategy, Strategy)
+        return strategy
 
     def period(self, masks: int) -> int:
         """Steps after which a full pass comes again, where columns are reused."""
@@ -103,7 +105,7 @@ class Case:
 
     def flops(self, model: Transformer, masks: int) -> float | None:
         """Operations of a step, averaged over a period; None where they depend on what is decided."""
-        seen = self.rule().sees
+        seen = self.rule().needs.sees
         window = self.length if seen == "canvas" else self.gen if seen == "region" else self.block or self.gen
         full = forward_flops(model.config, self.length, window, batch=self.batch)
         if self.reuse == "none":
@@ -135,10 +137,6 @@ class Bench:
     def device(self) -> torch.device:
         return self.model.device
 
-    def alone(self) -> Bench:
-        """The same weights in a model of its own: what an engine keeps for a model does not outlive a measurement."""
-        return dataclasses.replace(self, model=copy.copy(self.model))
-
     def forward(self, case: Case, capture: str, *, graph: bool = False) -> Record:
         """Forward passes over a half-masked canvas, called one by one or recorded as a CUDA graph."""
         timing = self.time_forward(case, capture, graph=graph)
@@ -148,15 +146,16 @@ class Bench:
     def time_forward(self, case: Case, capture: str, *, graph: bool = False) -> Timing:
         if capture not in CAPTURES:
             raise unknown("capture method", capture, CAPTURES)
-        canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
-        window = slice(canvas.start, canvas.length)
+        canvases = random_canvases(self.model, case.prompt, case.gen, case.batch, half=True)
+        tokens = torch.stack([canvas.tokens for canvas in canvases]).to(self.device)
+        window = slice(case.prompt, case.length)
         layers = AttentionNeed().resolve(self.model.n_layers)
-        asked = Capture(layers, window, window) if capture in ("auto", "torch") else None
+        asked = Capture(layers) if capture in ("auto", "torch") else None
 
         def call() -> object:
             if capture == "eager":
-                return naive.forward(self.model, canvas.tokens, Dapd())
-            return self.model(canvas.tokens, slice(0, canvas.length), window, capture=asked)
+                return naive.forward(self.model, tokens, Dapd())
+            return self.model(tokens, slice(0, case.length), window, capture=asked)
 
         with torch.no_grad(), kernels.disabled() if capture.endswith("torch") else nullcontext():
             if not graph:
@@ -189,48 +188,59 @@ class Bench:
                 f"{warmup} + {repeats} steps need as many masks, and half of the {case.gen} new tokens are "
                 f"{masks}: raise --gen, or lower --warmup and --repeats"
             )
-        canvas = random_canvas(self.model, case.prompt, case.gen, case.batch, half=True)
-        rule, own = self.rule(case, canvas), self.alone()
+        canvases = random_canvases(self.model, case.prompt, case.gen, case.batch, half=True)
+        rule = self.rule(case, canvases)
+        recordings = Recordings.on(self.device)
         for _ in range(0 if case.block is None and case.reuse == "none" else 2):
-            for _ in itertools.islice(own.steps(case, canvas, rule, Pace()), warmup + repeats):
+            for _ in itertools.islice(self.passes(case, canvases, rule, Pace(), recordings), warmup + repeats):
                 pass
-        steps = own.steps(case, canvas, rule, Pace())
+        steps = self.passes(case, canvases, rule, Pace(), recordings)
         return time_steps(steps, self.device, warmup=warmup, repeats=repeats, period=period)
 
-    def rule(self, case: Case, canvas: Canvas) -> Strategy:
+    def rule(self, case: Case, canvases: Sequence[Canvas]) -> Strategy:
         """The case's decoder, with the edge threshold that it asks for."""
         rule = case.rule()
         if case.taken is None or not isinstance(rule, Dapd):
             return rule
-        return with_set_of(self.model, canvas, rule, case.taken)
+        return with_set_of(self.model, canvases, rule, case.taken)
 
-    def steps(self, case: Case, canvas: Canvas, rule: Strategy, pace: Pace) -> Iterator[object]:
-        """The steps of a decoding at a fixed pace."""
+    def passes(
+        self, case: Case, canvases: Sequence[Canvas], rule: Strategy, pace: Pace, recordings: Recordings | None
+    ) -> Iterator[list[Canvas]]:
+        """The canvases after each pass of a decoding at a fixed pace."""
         if case.strategy in NAIVE:
             assert isinstance(rule, Dapd)
-            return naive.naive_decode(self.model, canvas, rule, scan=NAIVE[case.strategy], pace=pace)
+            yield from naive.naive_decode(self.model, canvases, rule, scan=NAIVE[case.strategy], pace=pace)
+            return
         # Step by step, LLaDA's own rule needs no help to commit one position.
         exact = type(rule) is TopK and rule.steps is None and pace.steps is None and rule.k == pace.k
-        return decode(self.model, canvas, rule if exact else with_pace(rule, pace), case.options())
+        strategy = rule if exact else Paced(rule, pace)
+        for steps in passes(self.model, canvases, strategy, case.options(), recordings):
+            yield [step.canvas for step in steps]
 
     def decode(self, case: Case, n_steps: int) -> Record:
         """Whole generations in a fixed number of steps."""
         if not 1 <= n_steps <= case.gen:
             raise DapdError(f"steps is {n_steps}; allowed: 1 to the {case.gen} new tokens")
-        blank = random_canvas(self.model, case.prompt, case.gen, case.batch)
-        rule, own, done, made = self.rule(case, blank), self.alone(), blank, 0
+        blank = random_canvases(self.model, case.prompt, case.gen, case.batch)
+        rule = self.rule(case, blank)
+        recordings = Recordings.on(self.device)
+        done = blank
+        made = 0
 
         def generation() -> object:
             nonlocal done, made
             made = 0
-            for step in own.steps(case, blank, rule, Pace(steps=n_steps)):
-                done, made = step.canvas, made + 1  # type: ignore[attr-defined]
+            for canvases in self.passes(case, blank, rule, Pace(steps=n_steps), recordings):
+                done = canvases
+                made += 1
             return done
 
         timing = time_calls(generation, self.device, warmup=self.warmup, repeats=self.repeats)
         flops = case.flops(self.model, case.gen) if case.reuse == "none" else None
         record = self.record("decode", case, timing, None if flops is None else flops * made)
-        tokens = int((done.tokens[:, done.start :] != self.model.profile.eos_id).sum())
+        eos_id = self.model.profile.eos_id
+        tokens = sum(int((canvas.tokens[canvas.start :] != eos_id).sum()) for canvas in done)
         return {**record, "steps": made, "tokens": tokens, "tokens_per_s": 1e3 * tokens / timing.wall_ms}
 
     def record(self, kind: str, case: Case, timing: Timing, flops: float | None) -> Record:

@@ -7,8 +7,7 @@ columns of the canvas; the greedy scan runs in Python and reads the device once 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -29,43 +28,39 @@ Scan = Literal["taken", "pairs"]
 """taken: compare a candidate with those taken before it; pairs: list the neighbours of every node first."""
 
 
-@dataclass(frozen=True)
-class NaiveStep:
-    """What one step committed, for the columns of the generation region."""
-
-    commit: Bool[Tensor, "batch n"]
-    token: Int[Tensor, "batch n"]
-    canvas: Canvas
-
-
 def naive_decode(
-    model: Transformer, canvas: Canvas, strategy: Dapd, *, scan: Scan = "taken", pace: Pace | None = None
-) -> Iterator[NaiveStep]:
-    """Fill every mask in one block; with a pace, so many positions a step."""
-    _check(canvas, strategy)
-    window = slice(canvas.start, canvas.length)
-    index, total = 0, int(canvas.masked[0].sum())
-    while bool(canvas.masked.any()):
+    model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, *, scan: Scan = "taken", pace: Pace | None = None
+) -> Iterator[list[Canvas]]:
+    """Fill every mask in one block, with a pace so many positions a step: the canvases after each step."""
+    _check(canvases, strategy)
+    index = 0
+    total = int(canvases[0].masked.sum())
+    while any(bool(canvas.masked.any()) for canvas in canvases):
         with torch.no_grad():
-            logits, attention = forward(model, canvas.tokens, strategy)
+            tokens = torch.stack([canvas.tokens for canvas in canvases]).to(model.device)
+            logits, attention = forward(model, tokens, strategy)
             logits[..., model.profile.mask_id] = torch.finfo(logits.dtype).min
             confidence, token = logits.float().softmax(-1).max(-1)
-            masked = canvas.masked[:, window]
-            rows = [select(attention[row], confidence[row], canvas, row, strategy, scan) for row in range(canvas.batch)]
-            commit, sure = torch.stack(rows), confidence[:, window]
-            if pace is not None:
-                commit = paced(commit, sure, masked, pace.count(index, total))
-            canvas = canvas.commit(window, commit, token[:, window])
+            after = []
+            for row, canvas in enumerate(canvases):
+                window = slice(canvas.start, canvas.length)
+                commit = select(attention[row], confidence[row], canvas, strategy, scan)
+                if pace is not None:
+                    count = pace.count(index, total)
+                    masked = canvas.masked.to(model.device)[None, window]
+                    commit = paced(commit[None], confidence[row][None, window], masked, count)[0]
+                after.append(canvas.commit(window, commit.cpu(), token[row, window].cpu()))
+            canvases = after
         index += 1
-        yield NaiveStep(commit, token[:, window], canvas)
+        yield after
 
 
-def _check(canvas: Canvas, strategy: Dapd) -> None:
+def _check(canvases: Sequence[Canvas], strategy: Dapd) -> None:
     plain = Dapd()
     for name in ("late_rule", "edge_norm", "direction", "order", "rows"):
         if getattr(strategy, name) != getattr(plain, name):
             raise DapdError(f"the naive path knows {name}={getattr(plain, name)} alone")
-    if not bool(canvas.valid.all()):
+    if len({(canvas.length, canvas.start) for canvas in canvases}) > 1:
         raise DapdError("the naive path takes prompts of one length")
 
 
@@ -73,7 +68,7 @@ def forward(
     model: Transformer, tokens: Int[Tensor, "b l"], strategy: Dapd
 ) -> tuple[Float[Tensor, "b l v"], Float[Tensor, "b l l"]]:
     """Logits for every column, and attention averaged over heads and over the layers that the strategy reads."""
-    need = strategy.attention
+    need = strategy.needs.attention
     assert need is not None
     eager = need.resolve(model.n_layers)
     kept: list[Tensor] = []
@@ -152,16 +147,15 @@ def select(
     attention: Float[Tensor, "l l"],
     confidence: Float[Tensor, " l"],
     canvas: Canvas,
-    row: int,
     strategy: Dapd,
     scan: Scan,
 ) -> Bool[Tensor, " n"]:
     """The positions that one row commits: the greedy set, with what the shortcut adds or takes out beforehand."""
-    nodes = canvas.masked[row].nonzero().flatten()
+    nodes = canvas.masked.nonzero().flatten().to(attention.device)
     commit = torch.zeros(canvas.length, dtype=torch.bool, device=attention.device)
     if not len(nodes):
         return commit[canvas.start :]
-    unmasked = 1 - len(nodes) / int(canvas.slots[row].sum())
+    unmasked = 1 - len(nodes) / int(canvas.slots.sum())
     tau = strategy.tau_min + (strategy.tau_max - strategy.tau_min) * unmasked
     between = attention[nodes][:, nodes]
     scores = ((between + between.mT) / 2).fill_diagonal_(0)

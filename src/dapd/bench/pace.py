@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd import Options, decode
 from dapd.canvas import Canvas
+from dapd.decoding import Decoder, Options, Recordings, Step
 from dapd.graph import conflicts, degrees, independent_set, normalise
-from dapd.models import Transformer
-from dapd.strategies import Dapd, Observation, Progress, Selection, Strategy
+from dapd.models import MaskedLM, Transformer
+from dapd.strategies import Dapd, Needs, Observation, Progress, Selection, Selects, Strategy
 from dapd.strategies.base import top
 from dapd.strategies.topk import quota
 
@@ -50,80 +48,81 @@ def paced(
     return top(commit.float() * 2 + confidence.float(), masked, count)
 
 
-def with_pace(strategy: Strategy, pace: Pace) -> Strategy:
-    """The strategy, choosing as it does and paying for it, but committing at the given pace."""
-    fields = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}
-    # mypy takes the hash of instances for that of the class.
-    return _paced_kind(type(strategy), pace)(**fields)  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class Paced:
+    """A strategy that chooses as it does, and pays for it, but commits at a given pace."""
+
+    inner: Strategy
+    pace: Pace
+
+    @property
+    def needs(self) -> Needs:
+        return self.inner.needs
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        choice = self.inner.select(seen, memory)
+        commit = paced(choice.commit, seen.confidence, seen.masked, self.pace.now(seen.progress))
+        return dataclasses.replace(choice, commit=commit)
 
 
-@cache
-def _paced_kind(kind: type[Strategy], pace: Pace) -> type[Strategy]:
-    """A subclass rather than a wrapper: the engine treats it as what it is, with all that its class declares.
-
-    One class for each pace, so that equal settings are equal strategies to whatever keeps work between decodings.
-    """
-
-    def select(self: Strategy, seen: Observation, memory: object = None, /) -> Selection:
-        chosen = kind.select(self, seen, memory)
-        commit = paced(chosen.commit, seen.confidence, seen.masked, pace.now(seen.progress))
-        return dataclasses.replace(chosen, commit=commit)
-
-    return type(f"Paced{kind.__name__}", (kind,), {"select": select, **_declarations(kind)})
-
-
-def _declarations(kind: type[Strategy]) -> dict[str, object]:
-    """What a class declares of its `select`: of another `select` it holds only if that is said again (`declared`)."""
-    found: dict[str, object] = {}
-    for level in kind.__mro__:
-        for name in ("recordable", "logits"):
-            if name in vars(level):
-                found.setdefault(name, vars(level)[name])
-        if "select" in vars(level):
-            break
-    return found
-
-
-def random_canvas(model: Transformer, prompt: int, gen: int, batch: int = 1, *, half: bool = False) -> Canvas:
+def random_canvases(model: Transformer, prompt: int, gen: int, batch: int = 1, *, half: bool = False) -> list[Canvas]:
     """Random prompts and masks behind them; half: every second mask is decided already."""
-    profile, vocab = model.profile, model.config.vocab_size
+    mask_id, vocab = model.profile.mask_id, model.config.vocab_size
     ids = torch.randint(vocab, (batch, prompt + gen), generator=torch.Generator().manual_seed(0))
-    ids[ids == profile.mask_id] = (profile.mask_id + 1) % vocab
-    rows = ids[:, :prompt].tolist()
-    canvas = Canvas.blank(rows, gen, mask_id=profile.mask_id, pad_id=profile.pad_id, device=model.device)
-    if not half:
-        return canvas
-    tokens = canvas.tokens.clone()
-    tokens[:, prompt::2] = ids.to(model.device)[:, prompt::2]
-    return dataclasses.replace(canvas, tokens=tokens)
+    ids[ids == mask_id] = (mask_id + 1) % vocab
+    canvases = [Canvas.blank(row[:prompt].tolist(), gen, mask_id=mask_id) for row in ids]
+    if half:
+        for canvas, row in zip(canvases, ids, strict=True):
+            canvas.tokens[prompt::2] = row[prompt::2]
+    return canvases
 
 
-def with_set_of(model: Transformer, canvas: Canvas, strategy: Dapd, size: int) -> Dapd:
-    """The strategy with the edge threshold at which its greedy set has about `size` positions on this canvas.
+def passes(
+    model: MaskedLM,
+    canvases: Sequence[Canvas],
+    strategy: Selects,
+    options: Options,
+    recordings: Recordings | None = None,
+) -> Iterator[list[Step]]:
+    """The steps of a decoding, pass by pass."""
+    decoder = Decoder(model, None if options.graphs is False else recordings)
+    for number, canvas in enumerate(canvases):
+        decoder.admit(canvas, strategy, options, name=number)
+    while decoder.rows or decoder.waiting:
+        yield decoder.step()
+        for error in decoder.failures.values():
+            raise error
+
+
+def with_set_of(model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, size: int) -> Dapd:
+    """The strategy with the edge threshold at which its greedy set has about `size` positions on these canvases.
 
     Attention of random weights is nearly even, which makes every pair an edge at the paper's thresholds and leaves one
     position a step: far from what a trained model does.
     """
-    [seen] = _observed(model, canvas, strategy)
+    spy = Spy(strategy)
+    next(passes(model, canvases, spy, Options()))
+    [seen] = spy.seen
     scores = strategy.scores(seen)
     priority = degrees(scores) * seen.confidence.float()
     low, high = 0.0, 1.0
     for _ in range(12):
-        tau = torch.full((canvas.batch,), (low + high) / 2, device=scores.device)
+        middle = (low + high) / 2
+        tau = torch.full((len(canvases),), middle, device=scores.device)
         edges = conflicts(normalise(scores, strategy.edge_norm), tau, strategy.direction)
-        found = independent_set(edges, priority, seen.masked).sum(-1).float().mean().item()
-        low, high = ((low + high) / 2, high) if found < size else (low, (low + high) / 2)
+        taken = independent_set(edges, priority, seen.masked).sum(-1).float().mean().item()
+        low, high = (middle, high) if taken < size else (low, middle)
     return dataclasses.replace(strategy, tau_min=high, tau_max=high)
 
 
-def _observed(model: Transformer, canvas: Canvas, strategy: Dapd) -> Iterator[Observation]:
-    """What the strategy sees in the first step."""
-    found: list[Observation] = []
+class Spy:
+    """A strategy that chooses as another one does and keeps what it is shown."""
 
-    def select(self: Dapd, seen: Observation, memory: object = None, /) -> Selection:
-        found.append(seen)
-        return Dapd.select(self, seen, memory)
+    def __init__(self, inner: Strategy) -> None:
+        self.inner = inner
+        self.needs = dataclasses.replace(inner.needs, recordable=False)
+        self.seen: list[Observation] = []
 
-    spy = cast(Dapd, type("Spy", (Dapd,), {"select": select})(**dataclasses.asdict(strategy)))
-    next(decode(model, canvas, spy, Options(graphs=False)))
-    yield found[0]
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        self.seen.append(seen)
+        return self.inner.select(seen, memory)

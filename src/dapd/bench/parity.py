@@ -3,93 +3,104 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from dapd import Options, Step, decode, kernels
+from dapd import kernels
 from dapd.bench.cases import Record
+from dapd.bench.pace import passes
 from dapd.canvas import Canvas
+from dapd.decoding import Options, Step
 from dapd.errors import DapdError
 from dapd.generation import DiffusionLM
 from dapd.lab.tasks import Split, get
 from dapd.settings import setting
-from dapd.strategies import Strategy
+from dapd.strategies import Selects
 
 Commit = tuple[int, int, int, int]
-"""Row, step, column, token."""
+"""Row, pass, position, token."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One decoding: what was committed when, and what stood on the canvas before each step."""
+    """One decoding of some rows."""
 
     commits: frozenset[Commit]
-    before: tuple[Canvas, ...]
-    steps: tuple[Step, ...]
+    before: tuple[tuple[Canvas, ...], ...]
+    """The canvases of the rows that took part in each pass, as they stood before it."""
+    steps: tuple[tuple[Step, ...], ...]
+    """What each pass did, in the same order."""
+    ends: tuple[list[int], ...]
+    """The tokens of every row at the end."""
 
 
-def prompts(lm: DiffusionLM, task: str, n_prompts: int, seed: int = 0) -> tuple[list[list[int]], int]:
-    """Test prompts of a lab task as ids, and how many tokens their answers may take."""
+def canvases_of(lm: DiffusionLM, task: str, n_prompts: int, seed: int = 0) -> list[Canvas]:
+    """Test prompts of a lab task, with as much room as their answers may take."""
     if n_prompts < 1:
         raise DapdError(f"prompts is {n_prompts}; it must be at least 1")
     chosen, rng = get(task), random.Random(seed)
     texts = [chosen.make(rng, Split.TEST).prompt for _ in range(n_prompts)]
     chat = lm.tokenizer.has_chat
-    return [lm.encode([{"role": "user", "content": t}] if chat else t) for t in texts], chosen.room
+    return [lm.canvas([{"role": "user", "content": text}] if chat else text, chosen.room) for text in texts]
 
 
-def run(lm: DiffusionLM, canvas: Canvas, strategy: Strategy, *, reference: bool) -> Run:
+def decoded(lm: DiffusionLM, canvases: Sequence[Canvas], strategy: Selects, *, reference: bool) -> Run:
     """Decode to the end on one of the two paths."""
     commits: set[Commit] = set()
-    before, steps, now = [], [], canvas
+    before, steps, now = [], [], list(canvases)
+    options = Options(graphs=False if reference else None)
     with kernels.disabled() if reference else nullcontext():
-        for step in decode(lm.network, canvas, strategy, Options(graphs=False if reference else None)):
-            before.append(now)
-            steps.append(step)
-            commits |= _commits(step, step.index)
-            now = step.canvas
-    return Run(frozenset(commits), tuple(before), tuple(steps))
+        for number, done in enumerate(passes(lm.network, canvases, strategy, options, lm.recordings)):
+            before.append(tuple(now[_row(step)] for step in done))
+            steps.append(tuple(done))
+            for step in done:
+                commits |= _commits(step, number)
+                now[_row(step)] = step.canvas
+    return Run(frozenset(commits), tuple(before), tuple(steps), tuple(canvas.tokens.tolist() for canvas in now))
 
 
-def _commits(step: Step, index: int) -> set[Commit]:
-    where = step.commit.nonzero().tolist()
-    tokens = step.token[step.commit].tolist()
-    return {(row, index, step.window.start + n, token) for (row, n), token in zip(where, tokens, strict=True)}
+def _row(step: Step) -> int:
+    return int(str(step.row))
 
 
-def forced(lm: DiffusionLM, strategy: Strategy, reference: Run) -> int:
-    """Commits that differ where the fast path starts every step from the reference's canvas, be it of another dtype.
+def _commits(step: Step, number: int) -> set[Commit]:
+    places = step.commit.nonzero().flatten().tolist()
+    return {(_row(step), number, step.window.start + place, int(step.token[place])) for place in places}
+
+
+def forced(lm: DiffusionLM, strategy: Selects, reference: Run) -> int:
+    """Commits that differ where the fast path starts every pass from the reference's canvases, be it of another dtype.
 
     Once two trajectories part they stay apart; this counts the decisions that differ by themselves.
     """
     differing = 0
-    for canvas, step in zip(reference.before, reference.steps, strict=True):
-        own = next(decode(lm.network, canvas, strategy, Options(graphs=False)))
-        differing += len(_commits(step, 0) - _commits(own, 0))
+    for canvases, theirs in zip(reference.before, reference.steps, strict=True):
+        ours = {_row(step): step for step in next(passes(lm.network, canvases, strategy, Options(graphs=False)))}
+        for number, step in enumerate(theirs):
+            own = {commit[2:] for commit in _commits(ours[number], 0)}
+            differing += len({commit[2:] for commit in _commits(step, 0)} - own)
     return differing
 
 
-def compare(lm: DiffusionLM, ids: list[list[int]], n_new: int, name: str, baseline: Run | None) -> tuple[Record, Run]:
+def compare(lm: DiffusionLM, canvases: Sequence[Canvas], name: str, baseline: Run | None) -> tuple[Record, Run]:
     """The fast path beside the reference path in the model's own dtype, and beside an earlier reference."""
-    strategy, profile = setting(name).strategy, lm.network.profile
-    canvas = Canvas.blank(ids, n_new, mask_id=profile.mask_id, pad_id=profile.pad_id, device=lm.network.device)
-    reference = run(lm, canvas, strategy, reference=True)
-    fast = run(lm, canvas, strategy, reference=False)
+    strategy = setting(name).strategy
+    reference = decoded(lm, canvases, strategy, reference=True)
+    fast = decoded(lm, canvases, strategy, reference=False)
     total = len(reference.commits)
     differ, alone = len(reference.commits - fast.commits), forced(lm, strategy, reference)
-    final = (reference.steps[-1].canvas.tokens != fast.steps[-1].canvas.tokens).any(-1)
     record: Record = {
         "strategy": name,
-        "rows": len(ids),
+        "rows": len(canvases),
         "commits": total,
         "differing": differ,
         "differing_share": differ / total,
         "differing_forced": alone,
         "differing_forced_share": alone / total,
-        "rows_with_other_text": int(final.sum()),
+        "rows_with_other_text": sum(a != b for a, b in zip(reference.ends, fast.ends, strict=True)),
         "first_difference": min((c[1] for c in reference.commits ^ fast.commits), default=None),
         "versus_first_dtype": None if baseline is None else len(baseline.commits - reference.commits) / total,
         "forced_versus_first_dtype": None if baseline is None else forced(lm, strategy, baseline) / total,
@@ -103,12 +114,12 @@ def parity(
     """A record for each dtype and strategy; the first dtype is what the others are compared with as well."""
     baselines: dict[str, Run] = {}
     for dtype, lm in loaded:
-        ids, n_new = prompts(lm, task, n_prompts)
+        canvases = canvases_of(lm, task, n_prompts)
         for name in strategies:
             about = {"kind": "parity", "model": lm.name, "device": lm.network.device.type, "dtype": dtype, "task": task}
             try:
                 with torch.no_grad():
-                    record, reference = compare(lm, ids, n_new, name, baselines.get(name))
+                    record, reference = compare(lm, canvases, name, baselines.get(name))
             except Exception as error:
                 yield {**about, "strategy": name, "error": f"{type(error).__name__}: {error}"}
                 continue

@@ -11,6 +11,7 @@ from functools import cache
 
 import torch
 
+from dapd.decoding.graphs import capture
 from dapd.errors import DapdError
 
 GB = 1e9
@@ -201,18 +202,4 @@ def _memory(device: torch.device, before: int) -> tuple[float, float, float] | t
 
 def graphed(call: Callable[[], object], warmup: int = 3) -> Callable[[], object]:
     """The same work as a recorded CUDA graph, which leaves out what launching it costs the host."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(warmup):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = call()
-
-    def replay() -> object:
-        graph.replay()
-        return out
-
-    return replay
+    return capture(call, warmups=warmup)

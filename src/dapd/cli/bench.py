@@ -20,8 +20,9 @@ from dapd.bench.report import Report
 from dapd.bench.timing import clear
 from dapd.cli.generate import calm_threads
 from dapd.errors import DapdError, unknown
-from dapd.generation import DEFAULT_MODEL, DiffusionLM, as_dtype, check_device, load
+from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.tasks import get
+from dapd.models.devices import pick_device, pick_dtype
 from dapd.models.fp8 import check_fp8
 from dapd.settings import setting
 
@@ -108,7 +109,7 @@ def prepared(
     model: str, where: torch.device, dtype: str | None, report: Report, *, fp8: bool = False, **counts: int
 ) -> Bench:
     """The model and the rate that its floors come from."""
-    network = bench_model(model, where, as_dtype(dtype), fp8=fp8)
+    network = bench_model(model, where, pick_dtype(dtype), fp8=fp8)
     calm_threads(DiffusionLM(network))
     rate = matmul_rate(network.device, network.dtype)
     report.rates.append(rate)
@@ -146,7 +147,7 @@ def forward_command(
 ) -> None:
     """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
     check_counts(repeats, warmup)
-    where, methods = check_device(device), names(capture)
+    where, methods = pick_device(device), names(capture)
     graph = bool(switch(graphs))
     if graph and where.type != "cuda":
         raise DapdError(f"--graphs on needs a CUDA device, not {where}; leave it out")
@@ -155,7 +156,7 @@ def forward_command(
             raise unknown("capture method", method, CAPTURES)
     asked = cases(prompt, gen, batch, ["original"], ["none"], refresh=None, block=None)
     if fp8:
-        check_precision(where, as_dtype(dtype), methods)
+        check_precision(where, pick_dtype(dtype), methods)
     report = Report("forward", where, json)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     for case, method in product(asked, methods):
@@ -188,11 +189,11 @@ def step_command(
 ) -> None:
     """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
     check_counts(repeats, warmup)
-    where, on = check_device(device), switch(graphs)
+    where, on = pick_device(device), switch(graphs)
     kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     if fp8:
-        check_precision(where, as_dtype(dtype), names(strategies))
+        check_precision(where, pick_dtype(dtype), names(strategies))
     report = Report("step", where, json)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     run_all(report, bench, asked, bench.step)
@@ -222,14 +223,14 @@ def decode_command(
 ) -> None:
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
-    where, on = check_device(device), switch(graphs)
+    where, on = pick_device(device), switch(graphs)
     kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     least = min(case.gen for case in asked)
     if not 1 <= steps <= least:
         raise DapdError(f"steps is {steps}; allowed: 1 to the {least} new tokens")
     if fp8:
-        check_precision(where, as_dtype(dtype), names(strategies))
+        check_precision(where, pick_dtype(dtype), names(strategies))
     report = Report("decode", where, json)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     run_all(report, bench, asked, lambda case: bench.decode(case, steps))
@@ -253,7 +254,7 @@ def targets_command(
     check_counts(repeats, warmup)
     if rounds < 1 or divide < 1:
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
-    where = check_device(device)
+    where = pick_device(device)
     large = ["random:llada-8b", "random:dream-7b"] if where.type == "cuda" else []
     report = Report("targets", where, json)
     for name in names(model) if model is not None else [*large, "lab"]:
@@ -283,9 +284,9 @@ def parity_command(
     json: Json = None,
 ) -> None:
     """Decisions of the fast path (kernels, graphs) beside those of the reference path (torch operations alone)."""
-    where, kinds, presets = check_device(device), names(dtypes), names(strategies)
+    where, kinds, presets = pick_device(device), names(dtypes), names(strategies)
     for kind in kinds:
-        as_dtype(kind)
+        pick_dtype(kind)
     if fp8:
         check_fp8(where, None)
     for name in presets:
@@ -295,7 +296,7 @@ def parity_command(
 
     def loaded() -> Iterator[tuple[str, DiffusionLM]]:
         for kind in kinds:
-            yield kind, load(model, device=where, dtype=as_dtype(kind))
+            yield kind, load(model, device=where, dtype=pick_dtype(kind))
         if fp8:
             yield "fp8", load(model, device=where, fp8=True)
 

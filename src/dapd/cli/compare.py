@@ -17,8 +17,9 @@ from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, decoders
 from dapd.evaluation.summary import Row, parallelism, pareto, summarise
-from dapd.generation import DEFAULT_MODEL, as_dtype, load
+from dapd.generation import DEFAULT_MODEL, load
 from dapd.lab.tasks import get
+from dapd.models.devices import pick_dtype
 from dapd.plots.tradeoff import tradeoff
 
 DEFAULT_DECODERS = (
@@ -57,7 +58,7 @@ def compare(
     asked = [get(name.strip()) for name in tasks.split(",") if name.strip()]
     if not asked:
         raise DapdError("no task was named; see `dapd lab tasks`")
-    lm = load(model, device=device, dtype=as_dtype(dtype))
+    lm = load(model, device=device, dtype=pick_dtype(dtype))
     calm_threads(lm)
     comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
     console = Console()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -53,7 +52,7 @@ def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
 
 def _verdict(name: str, done: Completion, score: float) -> str:
     return (
-        f"{name}: {plural(done.nfe, 'forward pass', 'es')} for {done.generated_tokens} tokens, {done.seconds:.1f} s, "
+        f"{name}: {plural(done.nfe, 'forward pass', 'es')} for {done.n_generated} tokens, {done.seconds:.1f} s, "
         f"{score:.0%} of the questions answered rightly\n"
     )
 
@@ -86,14 +85,13 @@ def answers(
     on_step: Callable[..., None] | None = None,
 ) -> list[Completion]:
     """The completions of some examples, decoded together."""
-    prompts: list[Any] = [[{"role": "user", "content": example.prompt}] for example in asked]
-    run: Callable[..., list[Completion]] = lm.generate  # type: ignore[assignment]
-    return run(prompts, strategy=strategy, max_new_tokens=task.room, record_edges=True, on_step=on_step)
+    prompts = [[{"role": "user", "content": example.prompt}] for example in asked]
+    return lm.generate_batch(prompts, strategy=strategy, max_new_tokens=task.room, record_edges=True, on_step=on_step)
 
 
 def _result(name: str, task: Task, index: int, example: Example, done: Completion) -> Result:
     score, seconds = task.score(example, done.text), done.seconds / PROMPTS
-    return Result(name, name, task.name, index, score, done.nfe, done.generated_tokens, seconds)
+    return Result(name, name, task.name, index, score, done.nfe, done.n_generated, seconds)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from rich.table import Table
 
 from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
-from dapd.errors import DapdError
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
 from dapd.evaluation.harness.world import World, local_device
-from dapd.generation import DEFAULT_MODEL, as_dtype, load
+from dapd.fields import split_pair
+from dapd.generation import DEFAULT_MODEL, load
+from dapd.models.devices import pick_dtype
 
 TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
@@ -45,8 +46,9 @@ def eval_(
 ) -> None:
     """Score a model on lm-eval's tasks; under torchrun or accelerate launch the samples are shared out."""
     base = EvalOptions(max_new_tokens, limit, shots, batch=batch, data_dir=data_dir, confirm_unsafe_code=confirm)
-    chosen, options = configured(strategy, {"chat": chat, **pairs(settings or [])}, base)
-    lm = load(model, device=device or local_device(), dtype=as_dtype(dtype), fp8=fp8)
+    texts = dict(split_pair(pair, "--set") for pair in settings or [])
+    chosen, options = configured(strategy, {"chat": chat, **texts}, base)
+    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     console = Console(quiet=World.from_environment().rank > 0)
     with Working(console, "samples") as work:
@@ -54,16 +56,6 @@ def eval_(
         found = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, found, out)
-
-
-def pairs(settings: list[str]) -> dict[str, str]:
-    out = {}
-    for pair in settings:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise DapdError(f"--set {pair!r} is not of the form field=value")
-        out[key] = value
-    return out
 
 
 def report(console: Console, found: Sequence[TaskSummary], out: Path) -> None:

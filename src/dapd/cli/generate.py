@@ -6,18 +6,18 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 
 from dapd.cli.live import LiveView, plural
-from dapd.engine import Options, Step
-from dapd.errors import DapdError, unknown
-from dapd.generation import DEFAULT_MODEL, LOOP_FIELDS, Completion, DiffusionLM, as_dtype, load, with_settings
-from dapd.settings import Setting, changed, describe, setting
+from dapd.errors import DapdError
+from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
+from dapd.models.devices import pick_dtype
+from dapd.settings import Setting, describe, read_settings
 from dapd.trace import write_traces
 
 SMALL = 50_000_000
@@ -46,19 +46,20 @@ def generate(
     fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
 ) -> None:
     """Complete a prompt, or fill the masks of a template."""
-    chosen, options = resolve(strategy, settings or [])
+    chosen, options = read_settings(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
     text = None if template is not None and prompt is None and file is None else read_prompt(prompt, file)
-    lm = load(model, device=device, dtype=as_dtype(dtype), fp8=fp8)
+    lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
-    with view or _Quiet():
-        asked: Any = text if text is None or raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
+    on_step = None if view is None else view.add
+    asked = text if text is None or raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
+    with view or nullcontext():
         if template is not None:
-            done = lm.infill(template, prompt=asked, strategy=chosen, options=options, on_step=_watch(view))
+            done = lm.infill(template, prompt=asked, strategy=chosen, options=options, on_step=on_step)
         else:
-            run: Callable[..., Completion] = lm.generate
-            done = run(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=_watch(view))
+            assert asked is not None
+            done = lm.generate(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=on_step)
     if trace is not None:
         write_traces(trace, [done.trace])
     show(done, chosen, lm, as_json=as_json, shown=view is not None)
@@ -69,15 +70,6 @@ def calm_threads(lm: DiffusionLM) -> None:
     small = sum(p.numel() for p in getattr(lm.network, "parameters", list)()) < SMALL
     if small and lm.network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-class _Quiet:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
-
-
-def _watch(view: LiveView | None) -> Callable[[Step], None] | None:
-    return None if view is None else view.add
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -100,22 +92,6 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
     return text
 
 
-def resolve(name: str, pairs: list[str]) -> tuple[Setting, Options]:
-    """Strategy and options from a name and field=value pairs; a field belongs to whichever of the two has it."""
-    found = setting(name)
-    own = {field.name for field in dataclasses.fields(found.strategy)}
-    mine: dict[str, str] = {}
-    theirs: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise DapdError(f"--set {pair!r} is not of the form field=value")
-        if key not in own | LOOP_FIELDS:
-            raise unknown(f"field of {name} or of the loop", key, own | LOOP_FIELDS)
-        (mine if key in own else theirs)[key] = value
-    return dataclasses.replace(found, strategy=changed(found.strategy, mine)), with_settings(Options(), theirs)
-
-
 def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool) -> None:
     if as_json:
         content = {
@@ -130,7 +106,7 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
-    passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.generated_tokens, "token")
+    passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
     summary = f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), "
     print(f"{summary}{done.seconds:.2f} s, {done.finish_reason}", file=sys.stderr)
     if lm.name.startswith("random:"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -14,9 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dapd.fields import explain
 from dapd.models import ARCHITECTURES, SHAPES, Transformer
-from dapd.settings import PAPER, field_docs, setting
-from dapd.strategies import PRESETS, Strategy
+from dapd.settings import PAPER, fields_of, setting
+from dapd.strategies import PRESETS, Selects
 
 console = Console()
 
@@ -69,19 +69,19 @@ def strategies(
         console.print("One strategy's fields: dapd strategies NAME. The paper's settings: dapd strategies --paper.")
 
 
-def _listed(strategy: Strategy, other_than: Strategy | None = None) -> str:
+def _listed(strategy: Selects, other_than: Selects | None = None) -> str:
     """The fields with their values; where another strategy is given, those that differ from it."""
-    values = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}
+    values = fields_of(strategy)
     return ", ".join(f"{k}={v}" for k, v in values.items() if other_than is None or v != getattr(other_than, k))
 
 
 def _one(name: str) -> None:
     found = setting(name)
-    docs = field_docs(type(found.strategy))
+    docs = explain(type(found.strategy))
     console.print(f"[bold]{name}[/bold]: {' '.join((type(found.strategy).__doc__ or '').split())}", highlight=False)
     table = Table("field", "value", "meaning")
-    for field in dataclasses.fields(found.strategy):
-        table.add_row(field.name, str(getattr(found.strategy, field.name)), docs.get(field.name, ""))
+    for field, value in fields_of(found.strategy).items():
+        table.add_row(field, str(value), docs.get(field, ""))
     console.print(table)
     if found.n_blocks > 1:
         console.print(f"run with {found.n_blocks} blocks")
@@ -106,7 +106,8 @@ def doctor() -> None:
         table.add_row("cuda", "no", f"decoding runs on the CPU with {torch.get_num_threads()} threads")
     triton = importlib.util.find_spec("triton") is not None
     table.add_row("attention", "torch SDPA", "everywhere")
-    table.add_row("attention capture", "torch", "softmax in fp32 for the asked layers alone")
+    kernels = torch.cuda.is_available() and triton
+    table.add_row("attention capture", "Triton" if kernels else "torch", "in the layers that a decoder reads alone")
     table.add_row("triton", "yes" if triton else "no", "not needed: every function has a torch version")
     console.print(table)
 

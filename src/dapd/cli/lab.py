@@ -144,7 +144,7 @@ def score(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
 ) -> None:
     """Score a model on test prompts, decoding step by step."""
-    from dapd.lab.train import pick_device
+    from dapd.models.devices import pick_device
 
     if not model.is_dir():
         raise DapdError(f"{model} is not a checkpoint folder")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dapd.engine import Step
+from dapd.decoding import Step
 from dapd.generation import DiffusionLM
 
 REDRAWS_PER_SECOND = 20
@@ -64,11 +64,12 @@ class LiveView:
 
     def add(self, step: Step) -> None:
         """Take note of a step, and draw it if the last drawing is old enough."""
-        if self.quiet or not bool(step.active[0]):
+        if self.quiet or step.row != 0:
             return
-        self.last, self.passes = step, self.passes + 1
-        for column in step.commit[0].nonzero().flatten().tolist():
-            self.ages[column + step.window.start] = self.passes
+        self.last = step
+        self.passes += 1
+        for place in step.commit.nonzero().flatten().tolist():
+            self.ages[step.window.start + place] = self.passes
         now = self.clock()
         if now - self.drawn >= 1 / REDRAWS_PER_SECOND:
             self.drawn = now
@@ -87,8 +88,8 @@ class LiveView:
 
     def pieces(self, step: Step, done: bool) -> Iterator[tuple[str, str]]:
         canvas, profile = step.canvas, self.lm.network.profile
-        tokens, slots = canvas.tokens[0].tolist(), canvas.slots[0].tolist()
-        first = canvas.start if canvas.n_new else int(canvas.padding[0])
+        tokens, slots = canvas.tokens.tolist(), canvas.slots.tolist()
+        first = canvas.start if canvas.n_new else 0
         held: list[int] = []
         for column in range(first, canvas.length):
             token, is_slot = tokens[column], slots[column]
@@ -128,7 +129,7 @@ class LiveView:
 
     def progress(self, step: Step) -> Text:
         """A bar of decided slots, and the counts."""
-        left, total = int(step.canvas.masked[0].sum()), int(step.canvas.slots[0].sum())
+        left, total = int(step.canvas.masked.sum()), int(step.canvas.slots.sum())
         passes = plural(self.passes, "forward pass", "es")
         counts = f" {passes}, {plural(left, 'mask')} left, {(total - left) / max(1, self.passes):.1f} tokens a pass"
         bar = max(0, min(BAR, self.console.width - len(counts)))

@@ -17,7 +17,8 @@ from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.harness.world import World, local_device
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
 from dapd.evaluation.paper.report import MEASURES
-from dapd.generation import DEFAULT_MODEL, as_dtype, load
+from dapd.generation import DEFAULT_MODEL, load
+from dapd.models.devices import pick_dtype
 
 
 def paper(
@@ -51,7 +52,7 @@ def paper(
     scope = Scope(limit, length, names, shots, sweep)
     if batch < 1:
         raise DapdError(f"batch is {batch}; it must be at least 1")
-    lm = load(model, device=device or local_device(), dtype=as_dtype(dtype))
+    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype))
     calm_threads(lm)
     console = Console(quiet=World.from_environment().rank > 0)
     with Working(console, "samples") as work:

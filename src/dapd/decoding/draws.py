@@ -13,7 +13,7 @@ class Draws:
     def __init__(self, seed: int, device: torch.device) -> None:
         self.generator = torch.Generator(device).manual_seed(seed)
 
-    def uniform(self, *shape: int) -> Float[Tensor, "..."]:
+    def uniform(self, *shape: int) -> Float[Tensor, ...]:
         """Numbers between 0 and 1, both excluded: their logarithms are taken."""
         numbers = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.generator.device)
         return numbers.clamp_min(torch.finfo(torch.float64).tiny)

@@ -1,7 +1,7 @@
 """Passes recorded once as CUDA graphs and replayed: the host then launches one graph instead of a thousand kernels.
 
-A recording holds for one kind of pass (`Plan.key`), one set of shapes and one set of weights. It reads from buffers of its
-own: inputs are copied in, in one transfer, and outcomes are copied out, in another.
+A recording holds for one kind of pass (`Plan.key`), one set of shapes and one set of weights. It reads from buffers of
+its own: inputs are copied in, in one transfer, and outcomes are copied out, in another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ def capture(
     work: Callable[[], T],
     *,
     stream: torch.cuda.Stream | None = None,
-    pool: tuple[int, int] | None = None,
+    pool: Any = None,
     warmups: int = 1,
     refuse_waiting: bool = False,
 ) -> Callable[[], T]:
@@ -183,9 +183,7 @@ class Recordings:
         _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
         return times is not None and times > 0
 
-    def _record(
-        self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None
-    ) -> None:
+    def _record(self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None) -> None:
         try:
             _put(self.kept, key, Recording(self.recorder, run, one.inputs, luggage, pool), MAX_RECORDINGS)
         except RuntimeError as error:

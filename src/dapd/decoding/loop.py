@@ -88,6 +88,7 @@ def observe(
         current=take(inputs.tokens, _either(plan.window, inputs.window))[view],
         progress=Progress(*given.counts),
         position=given.start[:, None] + torch.arange(group.width, device=given.start.device),
+        window=given.window,
         block=given.block,
         make_logits=choice.make_logits,
         attention=attention,

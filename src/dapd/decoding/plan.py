@@ -68,7 +68,9 @@ class GroupInputs:
     choices: Bool[Tensor, "g n"]
     """Positions that may be committed."""
     start: Int[Tensor, " g"]
-    """Position of the first column that the strategy sees; negative on padding."""
+    """Position of the first column that the strategy is shown."""
+    window: Int[Tensor, "g 2"]
+    """First position of the window, and the one behind its last."""
     block: Int[Tensor, "g 2"]
     """First position of the active block, and the one behind its last."""
     counts: Int[Tensor, "5 g"]
@@ -104,19 +106,26 @@ class Seat:
         It depends on the row alone: what a strategy remembers of its columns must stay in place whoever joins.
         """
         window = row.window
+        columns = row.columns()
+        first = row.length - rounded(row.length, multiple)  # with the padding of the row itself
+        if columns == slice(0, row.length):
+            columns = slice(first, row.length)
         width = rounded(window.stop - window.start, multiple)
-        start = max(window.stop - width, row.length - rounded(row.length, multiple))
-        return cls(row, row.columns(), slice(start, start + width))
+        start = max(window.stop - width, first)
+        return cls(row, columns, slice(start, start + width))
 
     @property
     def lead(self) -> int:
         """Columns of the view before the window."""
-        return self.row.window.start - self.view.start
+        lead: int = self.row.window.start - self.view.start
+        return lead
 
     @property
     def width(self) -> int:
         """Columns that are computed."""
-        return self.columns.stop - self.columns.start if isinstance(self.columns, slice) else len(self.columns)
+        columns = self.columns
+        n: int = columns.stop - columns.start if isinstance(columns, slice) else len(columns)
+        return n
 
 
 @dataclass(frozen=True)
@@ -209,7 +218,8 @@ class Planner:
         """The columns that are computed; a row that needs fewer than the others repeats its last one."""
         columns = [_shifted(seat.columns, length - seat.row.length) for seat in seats]
         first = columns[0]
-        if isinstance(first, slice) and all(isinstance(one, slice) and one == first for one in columns):
+        moves = first != slice(0, length) and any(len(seat.row.blocks) > 1 for seat in seats)
+        if isinstance(first, slice) and not moves and all(_same(one, first) for one in columns):
             return first
         lists = [torch.arange(one.start, one.stop) if isinstance(one, slice) else one for one in columns]
         most = rounded(max(len(one) for one in lists), self.multiple)
@@ -261,6 +271,7 @@ def _group_inputs(seats: Sequence[Seat]) -> GroupInputs:
     return GroupInputs(
         choices=torch.stack(choices),
         start=torch.tensor([seat.view.start for seat in seats]),
+        window=torch.tensor([(seat.row.window.start, seat.row.window.stop) for seat in seats]),
         block=torch.tensor([(block.start, block.stop) for block in blocks]),
         counts=torch.tensor([seat.row.counts for seat in seats]).T.contiguous(),
     )
@@ -274,6 +285,10 @@ def _window(seats: Sequence[Seat], length: int) -> Span:
         return slice(starts[0], starts[0] + widths[0])
     columns = torch.tensor(starts)[:, None] + torch.arange(max(widths))
     return columns.clamp_max(length - 1)
+
+
+def _same(columns: slice | Tensor, other: slice) -> bool:
+    return isinstance(columns, slice) and columns == other
 
 
 def _shifted(columns: slice | Tensor, by: int) -> slice | Tensor:

@@ -174,7 +174,7 @@ class Row:
             due[:-back] |= self.masked[back:]
         return due.nonzero().flatten()
 
-    def draw(self, purpose: str, *more: int) -> Float[Tensor, "n *more"]:
+    def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
         """Random numbers for the window; the same again if the pass has to be repeated."""
         key = (self.passes, purpose)
         if key not in self._drawn:
@@ -184,7 +184,7 @@ class Row:
         return self._drawn[key]
 
     def accept(self, decision: Decision, began: float, shared_by: int) -> Step:
-        """Commit what was decided, if it may be, and move on. `began` is when the pass began that so many rows shared."""
+        """Commit what was decided, if it may be, and move on. The pass `began` then, and so many rows shared it."""
         window, choices = self.window, self.choices
         self._check_decision(decision, choices)
         commit = self._first_of(choices) if self._begins_shifted_block() else decision.commit
@@ -239,8 +239,9 @@ class Row:
     def _tail(self, canvas: Canvas) -> Bool[Tensor, " length"]:
         """All masks, if none stands before the first EOS; a template that is filled has no such end."""
         masked = canvas.masked
-        ends = (canvas.tokens[canvas.start :] == self.eos_id).nonzero() if canvas.n_new is not None else []
-        if len(ends) and not masked[: canvas.start + int(ends[0])].any():
+        ends = (canvas.tokens[canvas.start :] == self.eos_id).nonzero()
+        open_ended = canvas.n_new is not None and len(ends) > 0
+        if open_ended and not masked[: canvas.start + int(ends[0])].any():
             return masked
         return torch.zeros_like(masked)
 

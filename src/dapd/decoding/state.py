@@ -48,7 +48,7 @@ def luggage_of(seats: Sequence[Seat], vocab_size: int) -> Luggage:
     return Luggage(uniform, noise, _joined([seat.row.memory for seat in seats]))
 
 
-def _in_view(seat: Seat, draws: Float[Tensor, "n *v"]) -> Float[Tensor, "m *v"]:
+def _in_view(seat: Seat, draws: Float[Tensor, n * v]) -> Float[Tensor, m * v]:
     """Draws for a window, with any number at the other columns of the view, which may not be chosen."""
     behind = seat.view.stop - seat.row.window.stop
     return pad(draws, (*[0] * (2 * draws.dim() - 2), seat.lead, behind), value=0.5)
@@ -76,7 +76,7 @@ def remember(seats: Sequence[Seat], tree: object) -> None:
         name = type(seats[0].row.strategy).__name__
         shapes = ", ".join(str(list(value.shape)) for value in values)
         raise StrategyContractError(
-            f"strategy {name} remembers tensors of shape {shapes} for {len(seats)} rows; "
+            f"strategy {name} remembers tensors of shape {shapes} for a batch of {len(seats)}; "
             "the first dimension of each must be the batch"
         )
     form = signature(tree, skip=1)

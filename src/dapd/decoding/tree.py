@@ -60,9 +60,7 @@ def signature(tree: Any, skip: int = 0) -> Hashable:
 
     The first `skip` dimensions of the tensors may differ.
     """
-    return tuple(
-        (*leaf.shape[skip:], leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves(tree)
-    )
+    return tuple((*leaf.shape[skip:], leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves(tree))
 
 
 class Packing:

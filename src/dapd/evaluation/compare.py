@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dapd.engine import Options
-from dapd.errors import DapdError, unknown
-from dapd.evaluation.decoding import SEED_STEP, generate_all
+from dapd.decoding import Options
+from dapd.errors import DapdError
+from dapd.evaluation.decoding import SEED_STEP, prompt
 from dapd.evaluation.runs import Run
-from dapd.generation import LOOP_FIELDS, Completion, DiffusionLM, with_settings
+from dapd.fields import split_pair
+from dapd.generation import DiffusionLM
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task
-from dapd.settings import Setting, changed, setting
-from dapd.strategies import Strategy
+from dapd.settings import LOOP, Setting, changed, route, setting, with_fields
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Decoder:
 
     family: str
     """The preset's name: points of one family form a curve."""
-    strategy: Strategy
+    setting: Setting
     options: Options
     knobs: Mapping[str, str]
     """What was changed from the preset, as it was written."""
@@ -50,31 +49,23 @@ class Result:
     tokens: int
     """Generated tokens before the first EOS."""
     seconds: float
-    """Its share of its batch's time."""
+    """Its share of the time of its forward passes."""
 
 
 def decoders(spec: str) -> list[Decoder]:
     """The decoders of `name` or `name:knob=a/b/c,other=d/e`: every combination of the values."""
     name, _, rest = spec.partition(":")
-    found = setting(name).strategy
-    own = {field.name for field in dataclasses.fields(found)}
+    chosen = setting(name)
     sweeps: dict[str, list[str]] = {}
     for part in filter(None, rest.split(",")):
-        knob, equals, listed = part.partition("=")
-        if not equals or not listed:
-            raise DapdError(f"{part!r} in {spec!r} is not of the form knob=value or knob=value/value")
+        knob, listed = split_pair(part, f"in {spec!r},")
         sweeps[knob] = listed.split("/")
     out = []
     for values in product(*sweeps.values()):
         knobs = dict(zip(sweeps, values, strict=True))
-        # A list of layers is written with +, because commas and slashes are taken.
-        text = {key: value.replace("+", ",") for key, value in knobs.items()}
-        loop = {key: value for key, value in text.items() if key not in own}
-        wrong = [key for key in loop if key not in LOOP_FIELDS]
-        if wrong:
-            raise unknown(f"field of {name} or of the loop", wrong[0], own | LOOP_FIELDS)
-        strategy = changed(found, {key: value for key, value in text.items() if key in own})
-        out.append(Decoder(name, strategy, with_settings(Options(), loop), knobs))
+        own, loop = route(knobs, [type(chosen.strategy), LOOP], f"field of {name} or of the loop")
+        strategy = changed(chosen.strategy, own)
+        out.append(Decoder(name, replace(chosen, strategy=strategy), with_fields(Options(), loop), knobs))
     return out
 
 
@@ -106,40 +97,35 @@ class Comparison:
         for decoder, task in [(d, t) for t in self.tasks for d in self.decoders]:
             missing = [i for i in range(self.prompts) if (decoder.label, task.name, i) not in known]
             progress(self.prompts - len(missing))
-            for results in self._decode(decoder, task, missing):
-                run.append(dataclasses.asdict(r) for r in results)
-                held += results
-                progress(len(results))
+            for result in self._decode(decoder, task, missing):
+                run.append([dataclasses.asdict(result)])
+                held.append(result)
+                progress(1)
         names = {d.label for d in self.decoders}
         return [r for r in held if r.decoder in names and r.task in {t.name for t in self.tasks}]
 
-    def _decode(self, decoder: Decoder, task: Task, missing: Sequence[int]) -> Iterator[list[Result]]:
+    def _decode(self, decoder: Decoder, task: Task, missing: Sequence[int]) -> Iterator[Result]:
+        """Results as they come: as soon as one prompt is complete, the next takes its place in the batch."""
         if not missing:
             return
         asked = examples(task, self.prompts, self.seed)
-        for first in range(0, len(missing), self.batch):
-            indices = missing[first : first + self.batch]
-            began = time.perf_counter()
-            done = self._generate([asked[i].prompt for i in indices], decoder, task.room, indices)
-            seconds = (time.perf_counter() - began) / len(indices)
-            yield [
-                Result(
-                    decoder=decoder.label,
-                    family=decoder.family,
-                    task=task.name,
-                    example=i,
-                    score=task.score(asked[i], completion.text),
-                    nfe=completion.nfe,
-                    tokens=completion.generated_tokens,
-                    seconds=round(seconds, 6),
-                )
-                for i, completion in zip(indices, done, strict=True)
-            ]
-
-    def _generate(self, prompts: list[str], decoder: Decoder, room: int, indices: Sequence[int]) -> list[Completion]:
-        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-        options = dataclasses.replace(decoder.options, seed=tuple(self.seed * SEED_STEP + i for i in indices))
-        return generate_all(self.model, chats, Setting(decoder.strategy), room, options)
+        options = replace(decoder.options, seed=tuple(self.seed * SEED_STEP + i for i in missing))
+        chats = [[{"role": "user", "content": asked[i].prompt}] for i in missing]
+        canvases = [self.model.canvas(prompt(self.model, chat), task.room) for chat in chats]
+        for number, completion in self.model.complete(
+            canvases, strategy=decoder.setting, options=options, batch_size=self.batch
+        ):
+            example = missing[number]
+            yield Result(
+                decoder=decoder.label,
+                family=decoder.family,
+                task=task.name,
+                example=example,
+                score=task.score(asked[example], completion.text),
+                nfe=completion.nfe,
+                tokens=completion.n_generated,
+                seconds=round(completion.compute_seconds, 6),
+            )
 
 
 def read_results(folder: Path) -> list[Result]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapd.engine import Options
+from dapd.decoding import Options
 from dapd.errors import DapdError
 from dapd.evaluation.harness.run import fingerprint
 from dapd.evaluation.harness.world import World
@@ -85,31 +84,15 @@ def decode_all(
     if missing:
         run.note_environment()
     decoded: list[Record] = []
-    for first in range(0, len(missing), plan.batch):
-        part = missing[first : first + plan.batch]
-        began = time.perf_counter()
-        seeds = tuple(plan.seed * SEED_STEP + place for place, _ in part)
-        options = dataclasses.replace(plan.loop, seed=seeds)
-        done = generate_all(model, [one.messages for _, one in part], plan.setting, plan.length, options)
-        seconds = (time.perf_counter() - began) / len(part)
-        fresh = [
-            {**_record(one, completion, seconds), **keep(one, completion)}
-            for (_, one), completion in zip(part, done, strict=True)
-        ]
-        run.append(fresh)
-        decoded += fresh
-        progress(len(fresh))
+    options = dataclasses.replace(plan.loop, seed=tuple(plan.seed * SEED_STEP + place for place, _ in missing))
+    canvases = [model.canvas(prompt(model, one.messages), plan.length) for _, one in missing]
+    for number, completion in model.complete(canvases, strategy=plan.setting, options=options, batch_size=plan.batch):
+        one = missing[number][1]
+        decoded.append({**_record(one, completion), **keep(one, completion)})
+        run.append(decoded[-1:])
+        progress(1)
     known |= {record["key"]: record for record in world.gather(decoded)}
     return [known[one.name] for one in asked]
-
-
-def generate_all(
-    model: DiffusionLM, conversations: Sequence[Messages], setting: Setting, length: int, options: Options
-) -> list[Completion]:
-    """The completions of some conversations, decoded together."""
-    prompts: list[Any] = [prompt(model, messages) for messages in conversations]
-    run: Callable[..., list[Completion]] = model.generate  # type: ignore[assignment]
-    return run(prompts, strategy=setting, max_new_tokens=length, options=options)
 
 
 def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
@@ -119,13 +102,13 @@ def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
     return model.encode("\n\n".join(message["content"] for message in messages) + "\n\n")
 
 
-def _record(asked: Asked, done: Completion, seconds: float) -> Record:
+def _record(asked: Asked, done: Completion) -> Record:
     return {
         "key": asked.name,
         "text": done.text,
         "nfe": done.nfe,
-        "tokens": done.generated_tokens,
-        "seconds": round(seconds, 6),
+        "tokens": done.n_generated,
+        "seconds": round(done.compute_seconds, 6),
     }
 
 

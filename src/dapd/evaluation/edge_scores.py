@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dapd.graph import edge_scores, normalise
-from dapd.strategies.base import AttentionNeed, Observation, Precision, Selection, top
+from dapd.strategies.base import AttentionNeed, Needs, Observation, Selection, top
 
 BINS, LOWEST = 60, -5
 """Bins of the logarithm of the score, and its smallest power of ten; smaller scores count in the first bin."""
@@ -24,10 +24,9 @@ STAGES = 3
 class EdgeCounter:
     """A decoder that commits the most confident position and counts edge scores on the way."""
 
-    precision: Precision = "float32"
-
     def __init__(self, limits: Sequence[float], layers: float | tuple[int, ...] = 0.3) -> None:
-        self.limits, self.attention = tuple(limits), AttentionNeed(layers)
+        self.limits = tuple(limits)
+        self.needs = Needs(AttentionNeed(layers))
         self.clear()
 
     def clear(self) -> None:

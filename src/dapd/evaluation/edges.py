@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dapd.canvas import Canvas
 from dapd.generation import DiffusionLM
 from dapd.graph import edge_scores
 from dapd.lab.evaluate import examples
@@ -58,7 +57,7 @@ def edge_auc(
         shown = [profile.mask_id if i in set(hidden) else token for i, token in enumerate(answer)]
         tail = [profile.eos_id if masked < 1 else profile.mask_id] * (task.room - len(answer))
         row = prompt + shown + tail
-        canvas = Canvas.infill([row], mask_id=profile.mask_id, pad_id=profile.pad_id, device=network.device)
+        tokens = torch.tensor([row], device=network.device)
         window, everything = slice(len(prompt), len(prompt) + len(answer)), slice(0, len(row))
         nodes = torch.zeros(len(answer), dtype=torch.bool)
         nodes[hidden] = True
@@ -68,8 +67,8 @@ def edge_auc(
             graph[i, j] = graph[j, i] = True
         alone = {}
         for layer in sorted({layer for layers in layer_sets for layer in layers}):
-            capture = Capture(frozenset({layer}), window, window)
-            attention = network(canvas.tokens, everything, window, capture=capture).attention
+            capture = Capture(frozenset({layer}))
+            attention = network(tokens, everything, window, capture=capture).attention
             assert attention is not None
             alone[layer] = attention[0].float().cpu()
         for layers in layer_sets:

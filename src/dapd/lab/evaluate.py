@@ -6,11 +6,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from dapd.canvas import Canvas
-from dapd.engine import Options, decode
+from dapd.decoding import Options, decode
 from dapd.lab.tasks import Example, Split, Task
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.base import MaskedLM
@@ -38,11 +39,10 @@ def examples(task: Task, n: int, seed: int = 0, split: Split = Split.TEST) -> li
 
 def step_by_step(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int) -> Int[Tensor, "batch n"]:
     """Fill `n_new` masks after each prompt, one in each row a step: where the model is surest of its first choice."""
-    ids = model.profile
-    canvas = Canvas.blank(prompts, n_new, mask_id=ids.mask_id, pad_id=ids.pad_id, device=model.device)
-    for step in decode(model, canvas, TopK(), Options(confidence_dtype="float32")):
-        canvas = step.canvas
-    return canvas.tokens[:, canvas.start :]
+    canvases = [Canvas.blank(prompt, n_new, mask_id=model.profile.mask_id) for prompt in prompts]
+    for step in decode(model, canvases, TopK(), Options(confidence_dtype="float32")):
+        canvases[int(str(step.row))] = step.canvas
+    return torch.stack([canvas.tokens[canvas.start :] for canvas in canvases])
 
 
 def evaluate(

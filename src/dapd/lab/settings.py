@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dapd.errors import DapdError
+from dapd.fields import read
 from dapd.lab import tasks
-from dapd.settings import parsed
 
 MIXTURE = {
     "copy": 1.0,
@@ -120,4 +120,4 @@ def with_values(settings: TrainSettings, values: Iterable[str]) -> TrainSettings
         if not equals:
             raise DapdError(f"{value!r} is not of the form name=value")
         changes[name] = text
-    return dataclasses.replace(settings, **parsed(TrainSettings, changes))
+    return dataclasses.replace(settings, **read(TrainSettings, changes))

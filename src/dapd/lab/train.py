@@ -18,12 +18,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
-from dapd.generation import check_device
 from dapd.lab.checkpoint import export, network_config, start_from
 from dapd.lab.data import PoolMaker, Rows, held_out
 from dapd.lab.loss import Noisy, add_noise, weighted_loss
 from dapd.lab.settings import TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
+from dapd.models.devices import pick_device
 from dapd.models.transformer import Transformer, unfused
 
 STATE, LOG, RECORD = "state.pt", "training.jsonl", "training.json"
@@ -350,7 +350,3 @@ def _step_of(line: str) -> int:
         return int(json.loads(line)["step"])
     except (json.JSONDecodeError, KeyError, TypeError, ValueError):
         return 2**63  # a line cut short by a kill
-
-
-def pick_device(name: str) -> torch.device:
-    return check_device(None if name == "auto" else name)

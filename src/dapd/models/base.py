@@ -148,8 +148,8 @@ class MaskedLM(Protocol):
     ) -> Prediction:
         """Compute the columns `span` (the others come from `cache`) and predict the columns `window`.
 
-        Rows are padded on the left; `valid` is False there, and None where there is no padding. What a span lacks cannot
-        be predicted or captured; the answer may then be anything that is finite. The columns of a window stand side by
-        side in every row. Models that keep nothing are only asked for whole canvases.
+        Rows are padded on the left; `valid` is False there, and None where there is no padding. What a span lacks
+        cannot be predicted or captured; the answer may then be anything that is finite. The columns of a window stand
+        side by side in every row. Models that keep nothing are only asked for whole canvases.
         """
         ...

@@ -14,8 +14,8 @@ from torch import nn
 from dapd.errors import DapdError, missing_extra, unknown
 from dapd.models import dream, llada
 from dapd.models.base import Profile
-from dapd.models.devices import default_dtype
 from dapd.models.checkpoint import TensorNames, load_weights, read_json
+from dapd.models.devices import default_dtype
 from dapd.models.transformer import Transformer, TransformerConfig, unfused
 
 

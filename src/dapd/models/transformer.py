@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
@@ -20,7 +20,7 @@ from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.columns import Span, as_tensor, locate, take, width
+from dapd.models.columns import Span, as_tensor, take, width
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,9 @@ class Geometry:
         """The columns for which layer `index` computes queries."""
         return self.needed if index == self.last else self.span
 
-    def rows(self, x: Shaped[Tensor, "b s *d"], index: int, dim: int = 1) -> Shaped[Tensor, "b r *d"]:
+    def rows(self, x: Tensor, index: int, dim: int = 1) -> Tensor:
         """What layer `index` computes, of what there is for every column of the span."""
-        if index < self.last or self.needed is self.span:
-            return x
-        return take(x, locate(self.needed, self.span), dim)
+        return x if self.columns(index) is self.span else take(x, self.needed, dim, of=self.span)
 
 
 class RMSNorm(nn.Module):
@@ -162,15 +160,19 @@ class Layer(nn.Module):
         q, kv = rotated_heads(self.qkv_proj(h), (self.n_heads, self.n_kv_heads), g.cos, g.sin)
         if g.cache is not None:
             kv = g.cache.update(index, kv, g.span)
-        k, v = kv.split(self.n_kv_heads, dim=1)
+        k, v = kv[:, : self.n_kv_heads], kv[:, self.n_kv_heads :]
         q = g.rows(q, index, dim=2)
         if g.capture is None or index not in g.capture.layers:
             out = attend(q, k, v, g.bias)
         else:
             out, lse = attend_with_lse(q, k, v, g.bias)
-            rows = locate(g.queries, g.columns(index))
-            valid = None if g.valid is None else take(g.valid, g.keys)
-            g.attention.add(take(q, rows, 2), take(k, g.keys, 2), take(lse, rows, 2), valid)
+            computed = g.columns(index)
+            g.attention.add(
+                take(q, g.queries, 2, of=computed),
+                take(k, g.keys, 2),
+                take(lse, g.queries, 2, of=computed),
+                None if g.valid is None else take(g.valid, g.keys),
+            )
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return mixed
 
@@ -255,10 +257,9 @@ class Transformer(nn.Module):
         for index, layer in enumerate(self.layers):
             h, residual = layer(h, residual, index, geometry)
         h = self.norm(h, residual).normed
-        rows = locate(predictors, needed)
         # The head costs as much as several layers: it sees the computed columns, or the window where that has fewer.
         few = h.shape[1] < width(window)
-        logits = take(self.head(h), rows) if few else self.head(take(h, rows))
+        logits = take(self.head(h), predictors, of=needed) if few else self.head(take(h, predictors, of=needed))
         return Prediction(logits, geometry.attention.mean())
 
     def _rotary(

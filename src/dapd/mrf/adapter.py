@@ -1,4 +1,4 @@
-"""A stack of toy networks as a model that the engine can decode with."""
+"""A stack of toy networks as a model that the loop can decode with."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from dapd.canvas import Canvas
 from dapd.errors import DapdError
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.columns import Span
+from dapd.models.columns import Span, take
 from dapd.mrf.data import LENGTH, MASK_ID, N_VALUES
 from dapd.mrf.network import StackedRADD
 
 END_ID = MASK_ID + 1
-"""For EOS and padding, which the engine wants and the toy lacks: never predicted, never on a canvas."""
-VOCAB_SIZE = END_ID + 1
+"""For EOS and padding, which the loop wants and the toy lacks: never predicted, never on a canvas."""
+FIRST_NAME = END_ID + 1
+"""Token that names the first network; the others follow."""
 
 
 class ToyLM:
-    """The rows of a batch are dealt out in order: with m models, the first 1/m of the rows is decoded by the first."""
+    """Every row begins with a token that names its network, since rows come and go: a row's place says nothing."""
 
     lookback = 0
-    max_length = LENGTH
+    graphable = False
+    max_length = LENGTH + 1
 
     def __init__(self, network: StackedRADD) -> None:
         self.network = network
+        self.vocab_size = FIRST_NAME + network.n_models
         self.profile = Profile(mask_id=MASK_ID, eos_id=END_ID, pad_id=END_ID)
-        self.profile.check(VOCAB_SIZE)
+        self.profile.check(self.vocab_size)
 
     @property
     def n_layers(self) -> int:
@@ -39,16 +42,16 @@ class ToyLM:
     def device(self) -> torch.device:
         return self.network.embedding.device
 
-    def blank(self, n_rows: int) -> Canvas:
-        """A canvas of masks for every model, `n_rows` each."""
-        rows: list[list[int]] = [[]] * (n_rows * self.network.n_models)
-        return Canvas.blank(rows, LENGTH, mask_id=MASK_ID, pad_id=END_ID, device=self.device)
+    def blank(self, n_rows: int) -> list[Canvas]:
+        """Canvases of masks for every network, `n_rows` each."""
+        names = [FIRST_NAME + number for number in range(self.network.n_models) for _ in range(n_rows)]
+        return [Canvas.blank([name], LENGTH, mask_id=MASK_ID) for name in names]
 
     def __call__(
         self,
         tokens: Int[Tensor, "batch length"],
         span: Span,
-        window: slice,
+        window: Span,
         *,
         valid: Bool[Tensor, "batch length"] | None = None,
         cache: KVCache | None = None,
@@ -56,13 +59,19 @@ class ToyLM:
     ) -> Prediction:
         if cache is not None or valid is not None:
             raise DapdError("the toy network decodes whole sequences of nine tokens: no reuse and no padding")
-        if len(tokens) % self.network.n_models:
-            raise DapdError(f"{len(tokens)} rows cannot be dealt out evenly to {self.network.n_models} models")
-        found = self.network(tokens.view(self.network.n_models, -1, LENGTH), attention=capture is not None)
-        logits = found.logits.flatten(0, 1)
-        logits = F.pad(logits, (0, VOCAB_SIZE - N_VALUES), value=torch.finfo(logits.dtype).min)
+        owner = tokens[:, 0] - FIRST_NAME
+        belongs = owner[:, None] == torch.arange(self.network.n_models, device=tokens.device)
+        number = belongs.cumsum(0).gather(1, owner[:, None])[:, 0] - 1
+        # The networks compute the same number of rows each; what a network has fewer of is filled up with zeros.
+        stacked = tokens.new_zeros((self.network.n_models, int(belongs.sum(0).max()), LENGTH))
+        stacked[owner, number] = tokens[:, 1:]
+        answer = self.network(stacked, attention=capture is not None)
+        logits = answer.logits[owner, number]
+        missing = self.vocab_size - N_VALUES
+        logits = F.pad(logits, (0, missing, 1, 0), value=torch.finfo(logits.dtype).min)
         if capture is None:
-            return Prediction(logits[:, window])
-        assert found.attention is not None
-        mean = found.attention[:, :, sorted(capture.layers)].mean((2, 3)).flatten(0, 1)
-        return Prediction(logits[:, window], mean[:, capture.queries, capture.keys].float())
+            return Prediction(take(logits, window))
+        assert answer.attention is not None
+        mean = answer.attention[:, :, sorted(capture.layers)].mean((2, 3))[owner, number]
+        rows = take(F.pad(mean.float(), (1, 0, 1, 0)), window)
+        return Prediction(take(logits, window), rows if capture.keys == "canvas" else take(rows, window, dim=2))

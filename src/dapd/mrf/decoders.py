@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dapd.engine import Options, decode
+from dapd.decoding import Options, decode
 from dapd.graph import edge_scores
 from dapd.mrf.adapter import ToyLM
 from dapd.mrf.data import broken_constraints, true_graph
 from dapd.sampling import Sampling
-from dapd.strategies import AttentionNeed, Dapd, EntropyBound, Klass, Observation, Strategy, Threshold, TopK
+from dapd.strategies import Dapd, EntropyBound, Klass, Needs, Observation, Strategy, Threshold, TopK
 
 Family = Literal[
     "step by step", "top-k", "threshold", "EB", "KLASS", "DAPD Staged", "DAPD Direct", "graph only", "true graph"
@@ -42,11 +42,11 @@ class TrueGraph(Dapd):
     shortcut: Literal["staged", "direct", "none"] = "none"
 
     @property
-    def attention(self) -> AttentionNeed | None:
-        return None
+    def needs(self) -> Needs:
+        return replace(super().needs, attention=None)
 
     def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
-        edge = true_graph().to(seen.masked.device)[seen.window, seen.window]
+        edge = true_graph().to(seen.masked.device)
         return edge_scores(edge.float().expand(len(seen.masked), -1, -1), seen.masked)
 
 
@@ -109,27 +109,27 @@ class Decoded:
 @torch.no_grad()
 def decode_with(model: ToyLM, contender: Contender, n_rows: int, seed: int = 0) -> Decoded:
     """`n_rows` samples of every model, at temperature 1, each row with its own seed."""
-    edge = true_graph().to(model.device)
-    canvas = model.blank(n_rows)
-    forwards = torch.zeros(canvas.batch, device=model.device)
-    ties = torch.zeros_like(forwards)
+    edge = true_graph()
+    canvases = model.blank(n_rows)
+    forwards = 0
+    ties = 0
     options = Options(sampling=Sampling(temperature=1.0), seed=seed)
-    for step in decode(model, canvas, contender.strategy, options):
-        forwards += step.active
+    for step in decode(model, canvases, contender.strategy, options):
+        forwards += 1
         ties += edges_within(step.commit, edge)
-        canvas = step.canvas
-    broken = broken_constraints(canvas.tokens)
+        canvases[int(str(step.row))] = step.canvas
+    broken = broken_constraints(torch.stack([canvas.tokens[canvas.start :] for canvas in canvases]))
     return Decoded(
         contender.family,
         contender.setting,
-        canvas.batch,
+        len(canvases),
         valid=float((broken == 0).float().mean()),
         constraints=float(1 - broken.float().mean() / 4),
-        forwards=float(forwards.mean()),
-        ties=float(ties.mean()),
+        forwards=forwards / len(canvases),
+        ties=ties / len(canvases),
     )
 
 
-def edges_within(chosen: Bool[Tensor, "b n"], edge: Bool[Tensor, "n n"]) -> Int[Tensor, " b"]:
+def edges_within(chosen: Bool[Tensor, " n"], edge: Bool[Tensor, "n n"]) -> int:
     """How many edges have both ends among the chosen."""
-    return (chosen[:, :, None] & chosen[:, None, :] & edge).sum((1, 2)) // 2
+    return int((chosen[:, None] & chosen & edge).sum()) // 2

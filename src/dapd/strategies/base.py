@@ -68,7 +68,9 @@ class Observation:
     """The token that stands at each position now; the mask token where it is masked."""
     progress: Progress
     position: Int[Tensor, "batch n"]
-    """Place of each column in its row, counted from the row's first token; negative where there is only padding."""
+    """Place of each column in its row, counted from the row's first token."""
+    window: Int[Tensor, "batch 2"]
+    """First position of the window, and the one behind its last. Columns outside of it are padding."""
     block: Int[Tensor, "batch 2"]
     """First position of the active block, and the one behind its last."""
     make_logits: Callable[[], Float[Tensor, "batch n vocab"]]
@@ -89,8 +91,8 @@ class Observation:
 
     @cached_property
     def valid(self) -> Bool[Tensor, "batch n"]:
-        """False on the padding of a batch."""
-        return self.position >= 0
+        """Whether a column lies in the window. Others are padding, and what they hold means nothing."""
+        return (self.position >= self.window[:, :1]) & (self.position < self.window[:, 1:])
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Strategy:
         raise TypeError(f"{type(self).__name__} does not say what to select")
 
 
-def needs_of(strategy: Selects) -> Needs:
+def needs_of(strategy: object) -> Needs:
     """What a strategy asks of the loop; an object with nothing but `select` asks for nothing."""
     if not isinstance(strategy, Selects) or isinstance(strategy, type):
         raise DapdError(f"{strategy!r} is not a strategy: it needs a method select(seen, memory)")

@@ -83,12 +83,12 @@ class Klass(Strategy):
         return Selection(commit, now)
 
     def remember(self, seen: Observation, memory: object) -> Memory:
-        """The divergences with this step's added. Without a past, p was 0 everywhere, which makes the first one huge."""
+        """The divergences with this step's added. Without a past p was 0 everywhere, so the first one is huge."""
         p = seen.logits.softmax(-1)
-        start = seen.position[:, 0]
+        start = seen.window[:, 0]
         cross = p.sum(-1) * math.log(TINY)
         past = p.new_zeros((*p.shape[:2], self.history))
-        if isinstance(memory, Memory):
+        if isinstance(memory, Memory) and memory.p.shape == p.shape:
             same = (memory.start == start)[:, None]
             cross = torch.where(same, (p * (memory.p + TINY).log()).sum(-1), cross)
             past = torch.where(same[..., None], memory.kl, past)

@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 from lm_eval.api.model import LM
@@ -19,7 +18,7 @@ from dapd.evaluation.harness.options import EvalOptions
 from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
 from dapd.evaluation.harness.world import World
 from dapd.evaluation.runs import Record, Run
-from dapd.generation import Completion, DiffusionLM, blocks_of
+from dapd.generation import Completion, DiffusionLM
 from dapd.settings import Setting, describe
 
 Key = tuple[str, int, int, int]
@@ -156,12 +155,13 @@ class HarnessLM(LM):  # type: ignore[misc]
         return zlib.crc32(repr((self.options.seed, *key)).encode())
 
     def _generate(self, jobs: list[Job]) -> Iterator[list[Record]]:
-        # The longest prompts first: what does not fit does not fit at once.
-        ready = sorted((self._ready(job) for job in jobs), key=lambda r: (r.n_new, len(r.ids)), reverse=True)
-        for n_new, group in groupby(ready, key=lambda r: r.n_new):
-            same = list(group)
-            for first in range(0, len(same), self.options.batch):
-                yield self._batch(same[first : first + self.options.batch], n_new)
+        ready = [self._ready(job) for job in jobs]
+        canvases = [self.model.canvas(one.ids, one.n_new) for one in ready]
+        loop = replace(self.options.loop, seed=tuple(self.seed_of(one.job.key) for one in ready))
+        for number, completion in self.model.complete(
+            canvases, strategy=self.setting, options=loop, batch_size=self.options.batch
+        ):
+            yield [self._record(ready[number], completion)]
 
     def _ready(self, job: Job) -> Ready:
         context, wanted = job.request.args
@@ -178,29 +178,23 @@ class HarnessLM(LM):  # type: ignore[misc]
         until = wanted.get("until") or []
         return Ready(job, ids, n_new, [until] if isinstance(until, str) else list(until), seconds)
 
-    def _batch(self, batch: list[Ready], n_new: int) -> list[Record]:
-        loop = replace(self.options.loop, seed=tuple(self.seed_of(ready.job.key) for ready in batch))
-        if loop.block_length is None and self.setting.n_blocks > 1:
-            loop = replace(loop, block_length=blocks_of(n_new, self.setting.n_blocks))
-        generate: Callable[..., list[Completion]] = self.model.generate  # type: ignore[assignment]
-        began = time.perf_counter()
-        done = generate([r.ids for r in batch], strategy=self.setting.strategy, max_new_tokens=n_new, options=loop)
-        seconds = (time.perf_counter() - began) / len(batch)
-        settings = {"strategy": describe(self.setting.strategy), "max_new_tokens": n_new, **asdict(loop)}
-        del settings["seed"]
-        return [self._record(r, c, seconds, settings) for r, c in zip(batch, done, strict=True)]
-
-    def _record(self, ready: Ready, completion: Completion, seconds: float, settings: dict[str, Any]) -> Record:
+    def _record(self, ready: Ready, completion: Completion) -> Record:
         began = time.perf_counter()
         text = self._answer(ready, completion)
         counted = self._fast_dllm_tokens(ready, completion)
         around = ready.seconds + time.perf_counter() - began
+        settings = {
+            "strategy": describe(self.setting.strategy),
+            "max_new_tokens": ready.n_new,
+            **asdict(self.setting.with_blocks(self.options.loop)),
+        }
+        del settings["seed"]
         return _head(ready.job, "generate") | {
             "text": text,
             "nfe": completion.nfe,
-            "tokens": completion.generated_tokens,
-            "seconds": round(seconds, 6),
-            "loop_seconds": round(seconds + around, 6),
+            "tokens": completion.n_generated,
+            "seconds": round(completion.compute_seconds, 6),
+            "loop_seconds": round(completion.compute_seconds + around, 6),
             "prompt_tokens": len(ready.ids),
             "fast_dllm_tokens": counted,
             "finish": completion.finish_reason,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dapd.canvas import Canvas
 from dapd.errors import DapdError
 from dapd.evaluation.harness.data import GSM8K, HUMANEVAL, IFEVAL, MATH500, MBPP, LocalData, Row
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary
@@ -55,7 +56,12 @@ class _NoNetwork:
     """What the harness asks of a network, and no more."""
 
     profile = Profile(mask_id=256, eos_id=257, pad_id=257)
-    n_layers, max_length, lookback, device = 1, 1 << 20, 0, torch.device("cpu")
+    n_layers = 1
+    vocab_size = 258
+    max_length = 1 << 20
+    lookback = 0
+    graphable = False
+    device = torch.device("cpu")
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise DapdError("the gold model answers from its files and computes nothing")
@@ -71,10 +77,11 @@ class GoldModel(DiffusionLM):
             for row in data.read(folder).get("test") or data.read(folder)["train"]:
                 self.answers[end(row).rstrip()] = answer(row)
 
-    def generate(self, prompts: Any, **_: Any) -> list[Completion]:  # type: ignore[override]
-        return [self._complete(list(prompt)) for prompt in prompts]
+    def complete(self, canvases: Sequence[Canvas], **_: Any) -> Iterator[tuple[int, Completion]]:
+        for number, canvas in enumerate(canvases):
+            yield number, self._answer(canvas.tokens[: canvas.start].tolist())
 
-    def _complete(self, prompt: list[int]) -> Completion:
+    def _answer(self, prompt: list[int]) -> Completion:
         text = self.tokenizer.decode(prompt).rstrip()
         found = [end for end in self.answers if text.endswith(end)]
         if not found:

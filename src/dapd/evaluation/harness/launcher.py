@@ -14,7 +14,8 @@ from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.run import setup
 from dapd.evaluation.harness.world import World, local_device
 from dapd.evaluation.runs import Run
-from dapd.generation import as_dtype, load
+from dapd.generation import load
+from dapd.models.devices import pick_dtype
 
 
 @register_model("dapd")
@@ -33,8 +34,10 @@ class DapdLM(HarnessLM):
         **more: Any,
     ) -> None:
         asked = {key: more.pop(key, None) for key in ("batch_size", "max_batch_size", "device")}
-        chosen, options = configured(strategy, more, EvalOptions(batch=_batch(asked["batch_size"])))
-        model = load(pretrained, device=_device(asked["device"]), dtype=as_dtype(dtype))
+        chosen, options = configured(
+            strategy, {key: str(value) for key, value in more.items()}, EvalOptions(batch=_batch(asked["batch_size"]))
+        )
+        model = load(pretrained, device=_device(asked["device"]), dtype=pick_dtype(dtype))
         world = World.from_environment()
         run = None if out is None else Run.open(Path(out), setup(model, chosen, options))
         if run is not None:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dapd.engine import Options
+from dapd.decoding import Options
 from dapd.errors import DapdError, unknown
-from dapd.generation import with_settings
-from dapd.sampling import Sampling
-from dapd.settings import Setting, changed, parsed, setting
+from dapd.settings import LOOP, Setting, changed, route, setting, with_fields
 
 Chat = Literal["auto", "single_turn", "multi_turn", "none"]
 
@@ -72,22 +70,18 @@ class EvalOptions:
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in free}
 
 
-def configured(strategy: str, fields: Mapping[str, Any], base: EvalOptions) -> tuple[Setting, EvalOptions]:
+HIDDEN = ("data_dir", "loop", "confirm_unsafe_code")
+"""Options of an evaluation that are not set as field=value."""
+
+
+def configured(strategy: str, texts: Mapping[str, str], base: EvalOptions) -> tuple[Setting, EvalOptions]:
     """A strategy by name and the options, with fields changed: each belongs to whichever of them has it."""
-    found = setting(strategy)
-    own = {field.name for field in dataclasses.fields(found.strategy)}
-    ours = {field.name for field in dataclasses.fields(EvalOptions)} - {"data_dir", "loop", "confirm_unsafe_code"}
-    loop = {field.name for kind in (Options, Sampling) for field in dataclasses.fields(kind)} - {"sampling", "seed"}
-    for key in fields:
-        if key not in own | ours | loop:
-            raise unknown(f"field of {strategy}, the loop or the evaluation", key, own | ours | loop)
-
-    def of(names: set[str]) -> dict[str, Any]:
-        return {key: value for key, value in fields.items() if key in names}
-
-    options = dataclasses.replace(base, **parsed(EvalOptions, of(ours - own)))
-    options = dataclasses.replace(options, loop=with_settings(options.loop, of(loop - own - ours)))
-    return dataclasses.replace(found, strategy=changed(found.strategy, of(own))), options
+    chosen = setting(strategy)
+    what = f"field of {strategy}, the loop or the evaluation"
+    own, ours, loop = route(texts, [type(chosen.strategy), EvalOptions, LOOP], what, HIDDEN)
+    options = dataclasses.replace(base, **ours)
+    options = dataclasses.replace(options, loop=with_fields(options.loop, loop))
+    return dataclasses.replace(chosen, strategy=changed(chosen.strategy, own)), options
 
 
 @dataclass(frozen=True)

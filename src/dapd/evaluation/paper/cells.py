@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dapd.engine import Options
+from dapd.decoding import Options
 from dapd.evaluation.paper import numbers
 from dapd.sampling import Sampling
-from dapd.settings import PAPER, Setting
+from dapd.settings import PAPER, Setting, fields_of
 
 LENGTH = 256
 HARNESS = {"math500": "minerva_math500"}
@@ -41,7 +41,7 @@ class Cell:
     def key(self) -> str:
         """The folder of its results. Tables share cells: equal settings give equal keys."""
         strategy = type(self.setting.strategy).__name__.lower()
-        fields = dataclasses.asdict(self.setting.strategy)
+        fields = fields_of(self.setting.strategy)
         knobs = {"dapd": ("shortcut", "tau_min", "tau_max"), "klass": ("confidence", "kl"), "threshold": ("threshold",)}
         shown = "-".join(str(fields[name]) for name in knobs.get(strategy, tuple(fields)[:1]))
         parts = [self.task, f"{self.length}", strategy, shown, f"{self.setting.n_blocks}b"]

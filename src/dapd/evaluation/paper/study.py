@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dapd.engine import Options
+from dapd.decoding import Options
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.decoding import Plan
 from dapd.evaluation.harness.options import Chat, EvalOptions

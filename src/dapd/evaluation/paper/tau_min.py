@@ -24,7 +24,7 @@ FIGURE = "tau_min_histogram"
 def tau_min(study: Study) -> Report:
     """The distribution of normalised mask-to-mask edge scores over whole decodings, on the multi-question prompts."""
     asked, counter = ask_all(study), EdgeCounter(THRESHOLDS)
-    plan = replace(study.plan(Setting(counter), LENGTH), batch=1)  # type: ignore[arg-type]
+    plan = replace(study.plan(Setting(counter), LENGTH), batch=1)
     folder = study.folder(f"tau_min_{plan.length}")
     run = Run.open(folder, {"bench": "edge scores", "bins": BINS, **plan.setup(study.model)}, "count of edge scores")
 

@@ -23,9 +23,8 @@ from dapd import (
     TopK,
     TransformerConfig,
     decode,
-    random,
 )
-from dapd.models import Transformer
+from dapd.models import Transformer, random
 from dapd.strategies import Dawn, DistanceGraph, LocalLeap, ShuffledGraph
 from reference.models import IDS, build, sizes
 from reference.ours import blank, run
@@ -77,7 +76,7 @@ def test_batched_and_single_decoding_are_the_same(family, loop):
     model, options, seeds = build(family, 1, dtype=torch.float32, sharpness=5.0), LOOPS[loop], (5, 0, 3)
     everything, differ = [], []
     for name, strategy in DECODERS.items():
-        if strategy.sees == "canvas" and options.reuse != "none":
+        if strategy.needs.sees == "canvas" and options.reuse != "none":
             continue
         if name in VARIANTS and loop not in ("blocks", "temperature, blocks, dual"):
             continue
@@ -104,7 +103,7 @@ def test_rows_of_a_batch_finish_at_different_times(family):
 
 def template(*rows):
     """Masks anywhere, in rows of unequal length."""
-    return Canvas.infill(list(rows), mask_id=IDS.mask_id, pad_id=IDS.pad_id)
+    return [Canvas.infill(row, mask_id=IDS.mask_id) for row in rows]
 
 
 M = IDS.mask_id
@@ -116,7 +115,7 @@ TEMPLATES = [[3, M, M, 7, M, 9, M, M, 20, M], [M, 4, M, M, 2, M], [1, 2, 3, 4, 5
 def test_batched_and_single_infilling_are_the_same(family, block_length):
     model, options = build(family, 2, dtype=torch.float32), Options(block_length=block_length)
     for name, strategy in DECODERS.items():
-        if getattr(strategy, "draws", False):
+        if strategy.needs.draws:
             continue  # the next test's matter
         batch = run(model, template(*TEMPLATES), strategy, options)
         single = alone(model, lambda row: template(TEMPLATES[row]), 3, strategy, options, (0, 0, 0))
@@ -202,17 +201,17 @@ def canvases(draw):
         block_length, n_blocks = draw(st.integers(1, 5)), draw(st.integers(1, 3))
         words = st.one_of(WORDS, WORDS, WORDS, st.just(TINY.mask_id), st.just(TINY.eos_id))
         prompts = draw(st.lists(st.lists(words, max_size=5), min_size=n_rows, max_size=n_rows))
-        canvas = Canvas.blank(prompts, block_length * n_blocks, mask_id=TINY.mask_id, pad_id=TINY.pad_id)
+        rows = [Canvas.blank(prompt, block_length * n_blocks, mask_id=TINY.mask_id) for prompt in prompts]
         block_length = draw(st.sampled_from([block_length, None]))
     else:
         row = st.lists(st.one_of(WORDS, st.just(TINY.mask_id)), min_size=1, max_size=9)
-        rows = [[*draw(row), *draw(st.sampled_from([[TINY.mask_id], [TINY.mask_id, 3]]))] for _ in range(n_rows)]
-        canvas = Canvas.infill(rows, mask_id=TINY.mask_id, pad_id=TINY.pad_id)
+        texts = [[*draw(row), *draw(st.sampled_from([[TINY.mask_id], [TINY.mask_id, 3]]))] for _ in range(n_rows)]
+        rows = [Canvas.infill(text, mask_id=TINY.mask_id) for text in texts]
         block_length = draw(st.one_of(st.none(), st.integers(1, 12)))
     if draw(st.integers(0, 4)) == 0:
-        slots = canvas.slots[0, int(canvas.padding[0]) :].nonzero().flatten().tolist()
-        canvas = canvas.fix(0, dict.fromkeys(draw(st.sets(st.sampled_from(slots))), 5))
-    return canvas, block_length
+        slots = rows[0].slots.nonzero().flatten().tolist()
+        rows[0] = rows[0].fix(dict.fromkeys(draw(st.sets(st.sampled_from(slots))), 5))
+    return rows, block_length
 
 
 def dapds(cls=Dapd, **more):
@@ -268,7 +267,7 @@ SAMPLINGS = st.builds(
     top_p=st.sampled_from([None, None, 0.5]),
     top_k=st.sampled_from([None, None, 1, 5]),
     tempered_confidence=st.booleans(),
-    eos=st.sampled_from(["none", "ban", "defer"]),
+    eos=st.sampled_from(["none", "ban", "defer", "ban+defer"]),
 )
 LOOP = st.fixed_dictionaries(
     {
@@ -284,28 +283,50 @@ LOOP = st.fixed_dictionaries(
 
 @st.composite
 def decodings(draw):
-    canvas, block_length = draw(canvases())
-    blocks = canvas.blocks(block_length)
-    strategy = draw(decoders(max(1, len(blocks))))
+    rows, block_length = draw(canvases())
+    n_blocks = max(1, *(len(row.blocks(block_length)) for row in rows))
+    strategy = draw(decoders(n_blocks))
     fields = draw(LOOP)
-    if strategy.sees == "canvas":
+    if strategy.needs.sees == "canvas":
         fields["reuse"] = "none"
     if fields["reuse"] == "none":
         fields["refresh"] = None
     options = Options(block_length=block_length, **fields)
-    return draw(st.sampled_from([0, 1])), draw(st.integers(0, 2)), canvas, strategy, options
+    return draw(st.sampled_from([0, 1])), draw(st.integers(0, 2)), rows, strategy, options
 
 
 def most_passes(strategy, canvas, options):
-    """Per row: a pass for every mask; Dream's schedule may use as many as it has steps, and one to begin a block."""
-    masks = canvas.masked.sum(-1).tolist()
+    """A pass for every mask; Dream's schedule may use as many as it has steps, and one to begin a block."""
+    masks = int(canvas.masked.sum())
     if not isinstance(strategy, DreamSchedule):
         return masks
     n_blocks = len(canvas.blocks(options.block_length))
-    return [max(strategy.steps or count, n_blocks) + n_blocks for count in masks]
+    return max(strategy.steps or masks, n_blocks) + n_blocks
 
 
 TALLY: dict[str, int] = {}
+
+
+def check_step(step, now, strategy, options):
+    """What one step may and must do to a canvas."""
+    committed = torch.zeros_like(now.slots)
+    committed[step.window] = step.commit
+    tail = torch.zeros_like(committed) if step.tail is None else step.tail
+    assert not bool((committed & ~now.masked).any()), "only what is masked is committed"
+    assert not bool((tail & (committed | ~now.masked)).any()), "the tail is what was left masked"
+    assert options.early_stop or not bool(tail.any())
+    changed = step.canvas.tokens != now.tokens
+    assert torch.equal(changed, committed | tail), "nothing else changes"
+    token = torch.zeros_like(now.tokens)
+    token[step.window] = step.token
+    assert torch.equal(step.canvas.tokens[committed], token[committed])
+    assert bool((step.canvas.tokens[tail] == TINY.eos_id).all())
+    assert not bool((token[committed] == TINY.mask_id).any()), "the mask token is never committed"
+    assert "ban" not in options.sampling.eos or not bool((token[committed] == TINY.eos_id).any())
+    assert isinstance(strategy, DreamSchedule) or bool(changed.any()), "each pass gets a row ahead"
+    confidence = step.confidence[step.commit]
+    assert bool(((confidence >= 0) & (confidence <= 1 + 1e-6)).all())
+    return changed
 
 
 @settings(max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -314,44 +335,25 @@ TALLY: dict[str, int] = {}
     "ignore:Do not use the `random` module"
 )  # the shape checks pick at random what they look at
 def test_every_decoding_ends_and_fills_every_mask_once(decoding):
-    lookback, seed, canvas, strategy, options = decoding
-    assume(canvas.slots.any())
-    limits, now = most_passes(strategy, canvas, options), canvas
-    filled = torch.zeros_like(canvas.tokens)
-    passes = torch.zeros(canvas.batch, dtype=torch.long)
-    for step in decode(tiny(lookback, seed), canvas, strategy, options):
-        passes += step.active
-        assert all(used <= limit for used, limit in zip(passes.tolist(), limits, strict=True))
-        committed = torch.zeros_like(canvas.slots)
-        committed[:, step.window] = step.commit
-        tail = torch.zeros_like(committed) if step.tail is None else step.tail
-        assert not bool((committed & ~now.masked).any()), "only what is masked is committed"
-        assert not bool((tail & (committed | ~now.masked)).any()), "the tail is what was left masked"
-        assert options.early_stop or not bool(tail.any())
-        assert not bool((committed & ~step.active[:, None]).any()), "a row that sits out commits nothing"
-        changed = step.canvas.tokens != now.tokens
-        assert torch.equal(changed, committed | tail), "nothing else changes"
-        token = torch.zeros_like(canvas.tokens)
-        token[:, step.window] = step.token
-        assert torch.equal(step.canvas.tokens[committed], token[committed])
-        assert bool((step.canvas.tokens[tail] == TINY.eos_id).all())
-        assert not bool((token[committed] == TINY.mask_id).any()), "the mask token is never committed"
-        assert options.sampling.eos != "ban" or not bool((token[committed] == TINY.eos_id).any())
-        advanced = step.canvas.masked.sum(-1) < now.masked.sum(-1)
-        assert isinstance(strategy, DreamSchedule) or torch.equal(advanced, step.active), "each pass gets a row ahead"
-        confidence = step.confidence[step.commit]
-        assert bool(((confidence >= 0) & (confidence <= 1 + 1e-6)).all())
-        filled += changed
-        now = step.canvas
-    assert torch.equal(filled, canvas.slots.long()), "every mask is filled, and once"
-    assert torch.equal(now.tokens[~canvas.slots], canvas.tokens[~canvas.slots]), "prompt and padding stay"
-    assert torch.equal(now.valid, canvas.valid)
+    lookback, seed, rows, strategy, options = decoding
+    assume(any(bool(row.slots.any()) for row in rows))
+    limits = [most_passes(strategy, row, options) for row in rows]
+    now, passes = list(rows), [0] * len(rows)
+    filled = [torch.zeros_like(row.tokens) for row in rows]
+    for step in decode(tiny(lookback, seed), rows, strategy, options):
+        passes[step.row] += 1
+        assert passes[step.row] <= limits[step.row]
+        filled[step.row] += check_step(step, now[step.row], strategy, options)
+        now[step.row] = step.canvas
+    for row, done, count in zip(rows, now, filled, strict=True):
+        assert torch.equal(count, row.slots.long()), "every mask is filled, and once"
+        assert torch.equal(done.tokens[~row.slots], row.tokens[~row.slots]), "the prompt stays"
     for fact in (type(strategy).__name__, f"reuse {options.reuse}", f"eos {options.sampling.eos}"):
         TALLY[fact] = TALLY.get(fact, 0) + 1
-    TALLY["padded"] = TALLY.get("padded", 0) + (not bool(canvas.valid.all()))
-    TALLY["infilled"] = TALLY.get("infilled", 0) + (canvas.n_new is None)
+    TALLY["unequal"] = TALLY.get("unequal", 0) + (len({row.length for row in rows}) > 1)
+    TALLY["infilled"] = TALLY.get("infilled", 0) + (rows[0].n_new is None)
     TALLY["blocks"] = TALLY.get("blocks", 0) + (options.block_length is not None)
-    TALLY["parallel"] = TALLY.get("parallel", 0) + bool(passes.sum() < canvas.slots.sum())
+    TALLY["parallel"] = TALLY.get("parallel", 0) + (sum(passes) < sum(int(row.slots.sum()) for row in rows))
 
 
 def test_the_combinations_were_not_all_alike():
@@ -360,6 +362,15 @@ def test_the_combinations_were_not_all_alike():
         pytest.skip("the decodings ran in another process")
     kinds = [TopK, DreamSchedule, Threshold, Factor, EntropyBound, Klass, Dapd, ShuffledGraph, DistanceGraph, Dawn]
     assert all(TALLY.get(kind.__name__, 0) >= 5 for kind in [*kinds, LocalLeap]), TALLY
-    choices = ("reuse none", "reuse prefix", "reuse dual", "reuse settled", "eos none", "eos ban", "eos defer")
+    choices = (
+        "reuse none",
+        "reuse prefix",
+        "reuse dual",
+        "reuse settled",
+        "eos none",
+        "eos ban",
+        "eos defer",
+        "eos ban+defer",
+    )
     assert all(TALLY.get(choice, 0) >= 40 for choice in choices), TALLY
-    assert all(TALLY[fact] >= 40 for fact in ("padded", "infilled", "blocks", "parallel")), TALLY
+    assert all(TALLY[fact] >= 40 for fact in ("unequal", "infilled", "blocks", "parallel")), TALLY

@@ -1,7 +1,6 @@
 """The loop's contract: what it hands a strategy, what it refuses, and when a row is done."""
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -13,12 +12,14 @@ from dapd import (
     PRESETS,
     AttentionNeed,
     Canvas,
+    Capture,
     Dapd,
     DapdError,
     DreamSchedule,
     EntropyBound,
     Factor,
     Klass,
+    Needs,
     Options,
     Reuse,
     Sampling,
@@ -28,9 +29,9 @@ from dapd import (
     TopK,
     decode,
 )
-from dapd.engine import on_device
+from dapd.decoding.loop import on_device
+from dapd.models import Profile
 from dapd.sampling import choose
-from dapd.step import masks_per_block
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
 from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising
@@ -38,6 +39,11 @@ from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising
 
 def canvas(n_new=6, *prompts, model=None):
     return blank(model or Scripted(rising), list(prompts) or [[1, 2]], n_new)
+
+
+def positions(step):
+    """What a step committed, by place in the window."""
+    return step.commit.nonzero().flatten().tolist()
 
 
 # A strategy's side of the contract ----------------------------------------------------------------------------------
@@ -49,7 +55,7 @@ class SelectsNothing:
 
 
 class SelectsThePrompt:
-    sees = "canvas"
+    needs = Needs(sees="canvas")
 
     def select(self, seen, memory=None):
         return Selection(torch.ones_like(seen.masked))
@@ -113,7 +119,7 @@ def test_a_broken_contract_is_an_error_that_names_the_strategy(strategy, complai
 
 
 def test_the_error_says_at_which_step_and_row():
-    with pytest.raises(StrategyContractError, match=r"step 1, row 0"):
+    with pytest.raises(StrategyContractError, match=r"step 1, row [01]"):
         list(decode(Scripted(rising), canvas(4, [1], [2, 3]), SelectsTwice()))
 
 
@@ -125,12 +131,12 @@ def test_nothing_may_be_selected_where_one_row_still_needs_it():
             return Selection(commit)
 
     with pytest.raises(StrategyContractError, match=r"FirstRowOnly selected nothing \(step 0, row 1\)"):
-        list(decode(Scripted(rising), canvas(4, [1], [2, 3]), FirstRowOnly()))
+        list(decode(Scripted(rising), canvas(4, [2, 3], [1]), FirstRowOnly()))
 
 
 def test_idle_passes_are_allowed_as_far_as_declared_and_in_a_row():
     class Hesitates:
-        max_idle = 2
+        needs = Needs(max_idle=2)
 
         def __init__(self, pauses):
             self.pauses = pauses
@@ -172,48 +178,71 @@ class Watches(Leftmost):
 
     def __init__(self, **needs):
         self.seen = []
-        vars(self).update(needs)
+        self.needs = Needs(**needs)
 
     def select(self, seen, memory=None):
         self.seen.append(seen)
         return super().select(seen, memory)
 
 
+def ends(seen, row=0):
+    """First position of a window, and the one behind its last."""
+    assert seen.window[row].tolist() == [int(seen.position[row, 0]), int(seen.position[row, -1]) + 1]
+    return tuple(seen.window[row].tolist())
+
+
 @pytest.mark.parametrize(("sees", "windows"), [("block", [(3, 5), (5, 7)]), ("region", [(3, 7)]), ("canvas", [(0, 7)])])
 def test_the_window_is_what_the_strategy_asks_to_see(sees, windows):
     watcher = Watches(sees=sees)
     list(decode(Scripted(rising), canvas(4, [1, 2, 3]), watcher, Options(block_length=2)))
-    assert sorted({(seen.window.start, seen.window.stop) for seen in watcher.seen}) == windows
+    assert sorted({ends(seen) for seen in watcher.seen}) == windows
     for seen, block in zip(watcher.seen, [{3, 4}, {4}, {5, 6}, {6}], strict=True):
-        may_be_chosen = {seen.window.start + i for i in seen.masked[0].nonzero().flatten().tolist()}
-        assert may_be_chosen == block
+        assert set(seen.position[seen.masked].tolist()) == block
+        assert seen.valid.all()
+    assert [seen.block.tolist() for seen in watcher.seen] == [[[3, 5]]] * 2 + [[[5, 7]]] * 2
 
 
 def test_a_region_is_cut_to_the_block_where_only_the_block_is_computed():
     watcher, model = Watches(sees="region"), Scripted(rising)
     list(decode(model, canvas(4), watcher, Options(block_length=2, reuse="dual")))
-    assert {(seen.window.start, seen.window.stop) for seen in watcher.seen} == {(2, 4), (4, 6)}
+    assert {ends(seen) for seen in watcher.seen} == {(2, 4), (4, 6)}
+
+
+def test_what_stands_on_the_canvas_is_shown():
+    watcher = Watches(sees="canvas")
+    list(decode(Scripted(rising), canvas(3, [1, 2]), watcher))
+    assert [seen.current[0].tolist() for seen in watcher.seen] == [
+        [1, 2, MASK, MASK, MASK],
+        [1, 2, 2, MASK, MASK],
+        [1, 2, 2, 3, MASK],
+    ]
+
+
+def unequal():
+    """Two rows of two blocks; the first has one mask less in its first block."""
+    first, second = canvas(4, [1, 2, 3], [4])
+    return [first.fix({4: 5}), second]
 
 
 def test_progress_is_each_rows_own():
     watcher = Watches()
-    rows = canvas(4, [1, 2, 3], [4]).fix(0, {4: 5})
-    list(decode(Scripted(rising), rows, watcher, Options(block_length=2)))
+    list(decode(Scripted(rising), unequal(), watcher, Options(block_length=2)))
     progress = [seen.progress for seen in watcher.seen]
-    assert [p.remaining.tolist() for p in progress] == [[3, 4], [2, 3], [2, 2], [1, 1]]
-    assert [p.step.tolist() for p in progress] == [[0, 0], [1, 1], [0, 0], [1, 1]]
-    assert all(p.total.tolist() == [3, 4] for p in progress)
-    assert [p.block_total.tolist() for p in progress] == [[1, 2], [1, 2], [2, 2], [2, 2]]
-    assert all(p.n_blocks.tolist() == [2, 2] for p in progress)
+    assert [p.remaining.tolist() for p in progress] == [[3, 4], [2, 3], [1, 2], [1]]
+    assert [p.step.tolist() for p in progress] == [[0, 0], [0, 1], [1, 0], [1]]
+    assert [p.total.tolist() for p in progress] == [[3, 4]] * 3 + [[4]]
+    assert [p.block_total.tolist() for p in progress] == [[1, 2], [2, 2], [2, 2], [2]]
+    assert [p.n_blocks.tolist() for p in progress] == [[2, 2]] * 3 + [[2]]
     torch.testing.assert_close(progress[1].unmasked, torch.tensor([1 / 3, 1 / 4], dtype=torch.float64))
 
 
-def test_a_row_that_sits_out_is_not_active_and_not_counted():
-    rows = canvas(4, [1, 2, 3], [4]).fix(0, {4: 5})
-    steps = list(decode(Scripted(rising), rows, Leftmost(), Options(block_length=2)))
-    assert [step.active.tolist() for step in steps] == [[True, True], [False, True], [True, True], [True, True]]
-    assert [step.index for step in steps] == [0, 1, 2, 3]
-    assert [result.nfe for result in run(Scripted(rising), rows, Leftmost(), Options(block_length=2))] == [3, 4]
+def test_a_row_goes_on_to_its_next_block_and_leaves_without_waiting_for_others():
+    model = Scripted(rising)
+    steps = list(decode(model, unequal(), Leftmost(), Options(block_length=2)))
+    assert [(step.row, step.index) for step in steps] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (1, 3)]
+    assert [step.window for step in steps if step.row == 0] == [slice(3, 5), slice(5, 7), slice(5, 7)]
+    assert [step.done for step in steps] == [False] * 4 + [True, False, True]
+    assert [len(call.tokens) for call in model.calls] == [2, 2, 2, 1]
 
 
 def test_the_mask_token_is_at_the_lowest_finite_logit_and_is_never_the_token():
@@ -257,20 +286,25 @@ def test_what_each_decoder_decides_in():
         "dapd-staged": "float32",
         "dapd-direct": "float32",
     }
-    assert {name: PRESETS[name].precision for name in wanted} == wanted
+    assert {name: PRESETS[name].needs.precision for name in wanted} == wanted
 
 
-def test_logits_are_copied_only_for_those_who_read_them():
-    reader, other = Watches(), Watches(logits=False)
-    for watcher in (reader, other):
-        list(decode(Scripted(rising), canvas(3), watcher))
-    assert all(seen.logits.shape == (1, 3, VOCAB) for seen in reader.seen)
-    assert all(seen.logits.shape == (1, 3, 0) for seen in other.seen)
-    assert all(torch.equal(a.confidence, b.confidence) for a, b in zip(reader.seen, other.seen, strict=True))
-    readers = {name for name, strategy in PRESETS.items() if strategy.logits}
-    assert readers == {"dream", "eb-sampler", "klass", "dawn"}
-    assert TopK(order="margin").logits
-    assert not DreamSchedule(order="confidence").logits
+def test_logits_are_made_when_they_are_asked_for_and_once():
+    made = []
+
+    class Counts(Leftmost):
+        def select(self, seen, memory=None):
+            counted = replace(seen, make_logits=lambda: (made.append(1), seen.make_logits())[1])
+            if self.reads:
+                assert counted.logits is counted.logits
+                assert counted.logits.shape == (1, 3, VOCAB)
+            return super().select(counted)
+
+    for reads, times in ((False, 0), (True, 3)):
+        strategy = Counts()
+        strategy.reads = reads
+        list(decode(Scripted(rising), canvas(3), strategy))
+        assert len(made) == times
 
 
 def test_noise_is_drawn_only_for_those_who_ask():
@@ -301,17 +335,8 @@ def test_baselines_never_pay_for_attention(strategy, reuse):
 def test_dapd_asks_for_the_window_of_the_last_layers(reuse):
     model = Scripted(rising, n_layers=10, attention=torch.full((8, 8), 1 / 8))
     list(decode(model, canvas(6), Dapd(), Options(block_length=3, reuse=reuse)))
-    assert {(call.capture.queries, call.capture.keys) for call in map(hashable, model.calls)} == {
-        ((2, 5), (2, 5)),
-        ((5, 8), (5, 8)),
-    }
-    assert all(call.capture.layers == frozenset({7, 8, 9}) for call in model.calls)
-
-
-def hashable(call):
-    cut = namedtuple("Cut", "queries keys")
-    ends = cut(*((part.start, part.stop) for part in (call.capture.queries, call.capture.keys)))
-    return replace(call, capture=ends)
+    assert {tuple(call.window[0].tolist()) for call in model.calls} == {(2, 3, 4), (5, 6, 7)}
+    assert {call.capture for call in model.calls} == {Capture(frozenset({7, 8, 9}), rows="position", keys="window")}
 
 
 def test_a_strategy_may_look_at_the_whole_canvas():
@@ -358,13 +383,14 @@ def test_spans(options, spans):
     model = Scripted(rising)
     list(decode(model, canvas(6), TopK(), options))
     assert [(call.span.start, call.span.stop) for call in model.calls] == spans
+    assert all(isinstance(call.window, slice) == (options.block_length is None) for call in model.calls)
     assert all(call.cached == (options.reuse is not Reuse.NONE) for call in model.calls)
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_refresh_at_every_step_is_no_reuse_at_all(name):
     """Exactly, for models without a shift: every pass is a full one."""
-    if getattr(PRESETS[name], "sees", "block") == "canvas":
+    if PRESETS[name].needs.sees == "canvas":
         pytest.skip("looks at the whole canvas, which excludes reuse")
     model = build("llada", 3, dtype=torch.float32)
     batch = blank(model, PROMPTS, 12)
@@ -414,7 +440,7 @@ SHAPES = {
 }
 
 
-class Counts(Leftmost):
+class CountsCalls(Leftmost):
     """Counts its calls, row by row, in its memory."""
 
     def __init__(self, wrap, unwrap):
@@ -427,15 +453,41 @@ class Counts(Leftmost):
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_rows_that_sit_out_keep_their_memory(shape):
-    counter = Counts(*SHAPES[shape])
-    rows = canvas(4, [1, 2, 3], [4]).fix(0, {4: 5})
-    list(decode(Scripted(rising), rows, counter, Options(block_length=2)))
-    assert counter.counts == [[0, 0], [1, 1], [1, 2], [2, 3]]
+def test_every_row_takes_its_memory_along(shape):
+    """The first row leaves before the others; a third, which waited, starts with no memory and joins them later."""
+    counter = CountsCalls(*SHAPES[shape])
+    rows = [*unequal(), *canvas(2, [5])]
+    list(decode(Scripted(rising), rows, counter, Options(block_length=2), places=2))
+    assert counter.counts == [[0, 0], [1, 1], [2, 2], [3], [0], [1]]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Remembers a number that is no tensor: only rows that have the same number are decided together."""
+
+    def select(self, seen, memory=None):
+        number = 1 if memory is None else memory + 1
+        return Selection(seen.masked & (seen.masked.cumsum(-1) <= number), number)
+
+
+def test_what_is_remembered_besides_tensors_must_agree():
+    model = Scripted(rising)
+    rows = [*canvas(6, [1, 2]), *canvas(1, [1]), *canvas(3, [5])]
+    together = run(model, rows, Numbers(), places=2)
+    assert [[len(step) for step in row.steps] for row in together] == [[1, 2, 3], [1], [1, 2]]
+
+
+def test_a_memory_without_a_batch_is_refused():
+    class Forgets(Leftmost):
+        def select(self, seen, memory=None):
+            return Selection(super().select(seen).commit, torch.zeros(3))
+
+    with pytest.raises(StrategyContractError, match=r"Forgets remembers tensors of shape \[3\] for a batch of"):
+        list(decode(Scripted(rising), canvas(4, [1], [2]), Forgets()))
 
 
 def test_memory_starts_as_none_and_two_decodings_share_nothing():
-    counter = Counts(*SHAPES["tensor"])
+    counter = CountsCalls(*SHAPES["tensor"])
     for _ in range(2):
         list(decode(Scripted(rising), canvas(2), counter))
     assert counter.counts == [[0], [1], [0], [1]]
@@ -451,20 +503,20 @@ def test_early_stop_waits_until_everything_before_the_first_eos_is_decided():
     model = Scripted(ORDER)
     steps = list(decode(model, canvas(6), TopK(), Options(early_stop=True)))
     assert len(model.calls) == len(steps) == 4
-    assert [step.canvas.tokens[0, 2:].tolist() for step in steps] == [
+    assert [step.canvas.tokens[2:].tolist() for step in steps] == [
         [MASK, MASK, EOS, MASK, MASK, MASK],
         [MASK, MASK, EOS, MASK, 5, MASK],
         [1, MASK, EOS, MASK, 5, MASK],
         [1, 2, EOS, EOS, 5, EOS],
     ]
-    assert [step.tail[0].nonzero().flatten().tolist() for step in steps] == [[], [], [], [5, 7]]
-    assert all(not bool((step.tail[:, step.window] & step.commit).any()) for step in steps)
+    assert [step.tail.nonzero().flatten().tolist() for step in steps] == [[], [], [], [5, 7]]
+    assert all(not bool((step.tail[step.window] & step.commit).any()) for step in steps)
 
 
 def test_without_early_stop_the_tail_is_decoded_as_well():
     steps = list(decode(Scripted(ORDER), canvas(6), TopK()))
     assert len(steps) == 6
-    assert steps[-1].canvas.tokens[0, 2:].tolist() == [1, 2, EOS, 3, 5, 4]
+    assert steps[-1].canvas.tokens[2:].tolist() == [1, 2, EOS, 3, 5, 4]
     assert all(step.tail is None for step in steps)
 
 
@@ -482,20 +534,20 @@ def test_an_early_stop_reaches_over_the_blocks_behind():
     model = Scripted(ORDER)
     steps = list(decode(model, canvas(6), TopK(), Options(early_stop=True, block_length=3)))
     assert len(model.calls) == 3
-    assert steps[-1].canvas.tokens[0, 2:].tolist() == [1, 2, EOS, EOS, EOS, EOS]
+    assert steps[-1].canvas.tokens[2:].tolist() == [1, 2, EOS, EOS, EOS, EOS]
 
 
 def test_an_eos_in_the_prompt_stops_nothing():
     steps = list(decode(Scripted(rising), canvas(3, [EOS, 2]), TopK(), Options(early_stop=True)))
     assert len(steps) == 3
-    assert steps[-1].canvas.tokens[0].tolist() == [EOS, 2, 2, 3, 4]
+    assert steps[-1].canvas.tokens.tolist() == [EOS, 2, 2, 3, 4]
 
 
 def test_the_first_eos_counts_not_the_surest():
     script = fixed(c6=(EOS, 0.95), c3=(EOS, 0.9), c2=(1, 0.8), c4=(2, 0.7), c5=(2, 0.7), c7=(2, 0.7))
     steps = list(decode(Scripted(script), canvas(6), TopK(), Options(early_stop=True)))
-    assert [sorted(step.commit[0].nonzero().flatten().tolist()) for step in steps] == [[4], [1], [0]]
-    assert steps[-1].canvas.tokens[0, 2:].tolist() == [1, EOS, EOS, EOS, EOS, EOS]
+    assert [positions(step) for step in steps] == [[4], [1], [0]]
+    assert steps[-1].canvas.tokens[2:].tolist() == [1, EOS, EOS, EOS, EOS, EOS]
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
@@ -564,6 +616,10 @@ def test_a_wrong_number_of_seeds(seed):
         ({"refresh_until": 4, "reuse": "prefix"}, "refresh_until is set but refresh is not"),
         ({"reuse": "prefx"}, "did you mean 'prefix'"),
         ({"confidence_dtype": "fp32"}, "model, float32, float64"),
+        ({"block_length": "32"}, "block_length is '32'; it must be a whole number or none"),
+        ({"block_length": 0}, "block_length is 0"),
+        ({"n_blocks": 0}, "n_blocks is 0"),
+        ({"early_stop": 1}, "early_stop is 1"),
     ],
 )
 def test_options_that_make_no_sense(fields, complaint):
@@ -587,9 +643,9 @@ def test_blocks_that_do_not_fit(block_length, complaint):
 
 
 def test_a_canvas_of_another_model():
-    other = Canvas.blank([[1]], 3, mask_id=5, pad_id=EOS)
+    other = Canvas.blank([1], 3, mask_id=5)
     with pytest.raises(DapdError, match=r"id 5.*model with 9"):
-        decode(Scripted(rising), other, TopK())
+        decode(Scripted(rising), [other], TopK())
 
 
 def test_looking_at_the_canvas_and_reusing_parts_of_it_exclude_each_other():
@@ -604,7 +660,10 @@ def test_looking_at_the_canvas_and_reusing_parts_of_it_exclude_each_other():
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
         ({"top_k": 0}, "top_k"),
-        ({"eos": "never"}, "none, ban, defer"),
+        ({"eos": "never"}, r"none, ban, defer, ban\+defer"),
+        ({"suppress": (-1,)}, "suppress"),
+        ({"temperature": "0.5"}, "temperature is '0.5'"),
+        ({"top_k": True}, "top_k is True"),
     ],
 )
 def test_sampling_that_makes_no_sense(fields, complaint):
@@ -617,10 +676,10 @@ def test_sampling_that_makes_no_sense(fields, complaint):
 
 def test_masks_anywhere_are_filled_and_nothing_else_is_touched():
     model = Scripted(rising)
-    rows = Canvas.infill([[MASK, 1, MASK, MASK, 2], [1, MASK, 1]], mask_id=MASK, pad_id=EOS)
+    rows = [Canvas.infill(row, mask_id=MASK) for row in ([MASK, 1, MASK, MASK, 2], [1, MASK, 1])]
     result = run(model, rows, TopK())
     assert result[0].tokens == [0, 1, 2, 3, 2]
-    assert result[1].tokens == [1, 3, 1]
+    assert result[1].tokens == [1, 3, 1], "the script counts columns: position 1 stands in column 3"
     assert [row.nfe for row in result] == [3, 1]
 
 
@@ -630,13 +689,13 @@ def test_masks_in_the_prompt_belong_to_the_first_block():
 
 
 def test_fixed_positions_stay():
-    rows = canvas(4).fix(0, {3: 0, 5: 0})
+    rows = [row.fix({3: 0, 5: 0}) for row in canvas(4)]
     assert run(Scripted(rising), rows, TopK())[0].tokens == [1, 2, 2, 0, 4, 0]
 
 
 def test_a_canvas_with_nothing_left_to_fill_makes_no_pass():
     model = Scripted(rising)
-    assert list(decode(model, canvas(2).fix(0, {2: 3, 3: 3}), TopK())) == []
+    assert list(decode(model, [row.fix({2: 3, 3: 3}) for row in canvas(2)], TopK())) == []
     assert model.calls == []
 
 
@@ -645,15 +704,18 @@ def test_edges_are_kept_on_request_only():
     for wanted in (False, True):
         steps = list(decode(Scripted(rising, attention=attention), canvas(6), Dapd(), Options(record_edges=wanted)))
         assert all((step.edges is not None) == wanted for step in steps)
-    assert steps[0].edges.shape == (1, 6, 6)
+    assert steps[0].edges.shape == (6, 6)
     assert steps[0].edges.dtype == torch.bool
 
 
 # From logits to tokens ----------------------------------------------------------------------------------------------
 
 
-def pick(logits, sampling, uniform=None, *, banned=(MASK,), deferred=(), dtype=torch.float64):
-    return choose(logits, sampling, uniform, banned=list(banned), deferred=list(deferred), dtype=dtype)
+PROFILE = Profile(mask_id=MASK, eos_id=EOS, pad_id=EOS, eot_id=EOT)
+
+
+def pick(logits, sampling, uniform=None, *, dtype=torch.float64, profile=PROFILE):
+    return choose(logits, sampling, profile, dtype, uniform)
 
 
 def some_logits(n=500, dtype=torch.float64):
@@ -681,9 +743,9 @@ def test_noise_is_lladas_in_float64_whatever_the_models_dtype(dtype, temperature
 
 def test_banned_tokens_are_never_chosen_and_deferred_ones_have_no_confidence():
     logits = some_logits()
-    banned = pick(logits, Sampling(), banned=[MASK, EOS])
+    banned = pick(logits, Sampling(eos="ban"))
     assert not bool(torch.isin(banned.token, torch.tensor([MASK, EOS])).any())
-    deferred = pick(logits, Sampling(), deferred=[EOS, EOT])
+    deferred = pick(logits, Sampling(eos="defer"))
     ending = torch.isin(deferred.token, torch.tensor([EOS, EOT]))
     assert bool(ending.any())
     assert bool((deferred.confidence[ending] == 0).all())
@@ -692,9 +754,28 @@ def test_banned_tokens_are_never_chosen_and_deferred_ones_have_no_confidence():
     torch.testing.assert_close(deferred.confidence[~ending], rest.softmax(-1).amax(-1)[~ending])
 
 
+def test_both_of_lladas_flags_at_once():
+    """logits_eos_inf and confidence_eos_eot_inf: EOS is never predicted, the end of the turn comes last."""
+    logits = some_logits()
+    both = pick(logits, Sampling(eos="ban+defer"))
+    ending = both.token == EOT
+    assert not bool((both.token == EOS).any())
+    assert bool(ending.any())
+    assert bool((both.confidence[ending] == 0).all())
+    rest = logits.clone()
+    rest[..., [MASK, EOS, EOT]] = -math.inf
+    torch.testing.assert_close(both.confidence[~ending], rest.softmax(-1).amax(-1)[~ending])
+
+
+def test_special_tokens_of_the_model_and_ids_of_the_caller_are_never_predicted():
+    logits = some_logits()
+    choice = pick(logits, Sampling(suppress=(2,)), profile=replace(PROFILE, special=(0, 1)))
+    assert set(choice.token.unique().tolist()) == {3, 4, 5, 6, EOT, EOS}
+
+
 @pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.5}])
 def test_a_deferred_token_has_no_confidence_even_where_nothing_else_is_kept(cut):
-    choice = pick(some_logits(), Sampling(**cut), deferred=[EOS, EOT])
+    choice = pick(some_logits(), Sampling(**cut, eos="defer"))
     ending = torch.isin(choice.token, torch.tensor([EOS, EOT]))
     assert bool(ending.any())
     assert bool((choice.confidence[ending] == 0).all())
@@ -708,7 +789,7 @@ def test_top_p_raises_confidence_also_at_temperature_0(temperature):
     same = plain.token == cut.token
     assert bool((cut.confidence[same] >= plain.confidence[same]).all())
     assert bool((cut.confidence[same] > plain.confidence[same]).any())
-    kept = cut.logits > torch.finfo(torch.float64).min
+    kept = cut.make_logits() > torch.finfo(torch.float64).min
     p = (logits / (temperature or 1)).index_fill(-1, torch.tensor([MASK]), -math.inf).softmax(-1)
     least_kept = torch.where(kept, p, 2.0).amin(-1)
     mass = torch.where(kept, p, 0).sum(-1)
@@ -726,9 +807,9 @@ def test_a_strategys_logits_are_finite(sampling, tempered, given, wanted):
     """What is forbidden is at the lowest finite value: with -inf an entropy is nan, and EB-Sampler goes one by one."""
     sampling = replace(sampling, tempered_confidence=tempered, eos="defer")
     uniform = some_noise() if sampling.temperature else None
-    choice = pick(some_logits(dtype=given), sampling, uniform, deferred=[EOS, EOT], dtype=wanted)
-    assert choice.logits.dtype == wanted
-    assert bool(choice.logits.isfinite().all())
+    choice = pick(some_logits(dtype=given), sampling, uniform, dtype=wanted)
+    assert choice.make_logits().dtype == wanted
+    assert bool(choice.make_logits().isfinite().all())
 
 
 def test_tempered_confidence_is_that_of_the_tempered_distribution():
@@ -774,9 +855,3 @@ def test_masks_are_counted_in_whole_numbers(strategy):
         steps = list(decode(model, blank(model, [[1, 2]], 301), strategy))
     assert len(steps) == (1 if strategy.steps else 4)
     assert not steps[-1].canvas.masked.any()
-
-
-def test_masks_per_block():
-    masked = torch.tensor([[True, False, True, True, False], [False, False, True, False, True]])
-    bounds = torch.tensor([[1, 2, 0], [2, 5, 0]])
-    assert masks_per_block(masked, bounds).tolist() == [[0, 2, 0], [0, 2, 0]]

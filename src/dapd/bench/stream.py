@@ -1,0 +1,230 @@
+"""Many prompts through a few places: rows that leave at once and are replaced, beside fixed batches and the ideal."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dapd.bench.cases import Bench, Record
+from dapd.bench.pace import Pace, Paced, paced, passes, random_canvases, with_set_of
+from dapd.bench.timing import clear, heat, synchronise
+from dapd.canvas import Canvas
+from dapd.decoding import Decoder, Options, Recordings
+from dapd.errors import DapdError
+from dapd.strategies import Dapd, Needs, Observation, Selection, Strategy
+
+KNOTS = 5
+"""Lengths at which the cost of a row's pass is measured; between them it is interpolated."""
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """DAPD, choosing as it does, but committing at a pace that depends on the row: its prompt's length sets it.
+
+    One strategy for all rows, so that they are decided together, and yet unequal numbers of passes.
+    """
+
+    inner: Strategy
+    slowest: int = 3
+    """Positions a pass of the slowest rows; the fastest commit three times as many."""
+
+    @property
+    def needs(self) -> Needs:
+        return self.inner.needs
+
+    def select(self, seen: Observation, memory: object = None, /) -> Selection:
+        choice = self.inner.select(seen, memory)
+        count = self.slowest + (7 * seen.window[:, 0]) % (2 * self.slowest + 1)
+        return Selection(paced(choice.commit, seen.confidence, seen.masked, count), choice.memory)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What goes through the places."""
+
+    prompts: int = 48
+    shortest: int = 64
+    longest: int = 448
+    gen: int = 256
+    places: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "shortest", "gen", "places"):
+            if getattr(self, name) < 1:
+                raise DapdError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.longest < self.shortest:
+            raise DapdError(f"longest is {self.longest}; it must be at least shortest, {self.shortest}")
+
+    def lengths(self) -> list[int]:
+        """The lengths of the prompts, in the order of their arrival."""
+        rng = random.Random(self.seed)
+        return [rng.randint(self.shortest, self.longest) for _ in range(self.prompts)]
+
+
+def stream(bench: Bench, load: Load) -> Iterator[Record]:
+    """The same prompts one place after the other filled again, and in fixed batches; each beside the ideal.
+
+    The ideal is what the passes of all rows cost where every pass is full: rows x passes x the cost of a row's pass at
+    that row's length, measured on batches of equal rows.
+    """
+    lengths = load.lengths()
+    canvases = [_canvas(bench, length, load.gen, number) for number, length in enumerate(lengths)]
+    strategy = Uneven(with_set_of(bench.model, canvases[:1], Dapd(), max(1, load.gen // 45)))
+    recordings = Recordings.on(bench.device)
+    cost = row_costs(bench, load, strategy, recordings)
+    about: Record = {
+        "kind": "stream",
+        "model": bench.name,
+        "device": bench.device.type,
+        "places": load.places,
+        "prompts": load.prompts,
+        "prompt": f"{load.shortest}-{load.longest}",
+        "gen": load.gen,
+    }
+    for name, batches in (
+        ("places filled again", [list(range(len(canvases)))]),
+        ("fixed batches", _chunks(len(canvases), load.places)),
+    ):
+        # Once to record what is going to be replayed, once for the clock.
+        _run(bench, canvases, batches, strategy, load.places, recordings)
+        clear(bench.device)
+        heat(bench.device)
+        run = _run(bench, canvases, batches, strategy, load.places, recordings)
+        ideal = sum(n * cost(lengths[row]) for row, n in run.passes.items())
+        yield {
+            **about,
+            "how": name,
+            "row_passes": sum(run.passes.values()),
+            "fewest": min(run.passes.values()),
+            "most": max(run.passes.values()),
+            "seconds": run.seconds,
+            "ideal_seconds": ideal,
+            "over_ideal": run.seconds / ideal,
+            "padding": run.computed / run.needed - 1,
+            "prompts_per_s": len(canvases) / run.seconds,
+        }
+        if name == "fixed batches":
+            # Rows that are computed to the end of their batch, padded to its longest, as where nothing ever leaves.
+            kept = sum(
+                len(batch) * max(run.passes[row] for row in batch) * cost(max(lengths[row] for row in batch))
+                for batch in batches
+            )
+            yield {
+                **about,
+                "how": "fixed batches, computed to the end (from the costs)",
+                "seconds": kept,
+                "ideal_seconds": ideal,
+                "over_ideal": kept / ideal,
+            }
+
+
+@dataclass(frozen=True)
+class _Run:
+    seconds: float
+    passes: dict[int, int]
+    """Passes of each row."""
+    needed: int
+    computed: int
+
+
+def _run(
+    bench: Bench,
+    canvases: Sequence[Canvas],
+    batches: Sequence[Sequence[int]],
+    strategy: Uneven,
+    places: int,
+    recordings: Recordings | None,
+) -> _Run:
+    counts: dict[int, int] = {}
+    needed = computed = 0
+    synchronise(bench.device)
+    began = time.perf_counter()
+    for batch in batches:
+        decoder = Decoder(bench.model, recordings, places)
+        for row in sorted(batch, key=lambda row: -canvases[row].length):
+            decoder.admit(canvases[row], strategy, Options(), name=row)
+        for step in decoder.steps():
+            counts[int(str(step.row))] = step.index + 1
+        needed += decoder.planner.columns_needed
+        computed += decoder.planner.columns_computed
+    synchronise(bench.device)
+    return _Run(time.perf_counter() - began, counts, needed, computed)
+
+
+def _chunks(n: int, size: int) -> list[list[int]]:
+    return [list(range(first, min(n, first + size))) for first in range(0, n, size)]
+
+
+def _canvas(bench: Bench, length: int, gen: int, seed: int) -> Canvas:
+    profile, vocab = bench.model.profile, bench.model.vocab_size
+    ids = torch.randint(vocab, (length,), generator=torch.Generator().manual_seed(seed))
+    ids[ids == profile.mask_id] = (profile.mask_id + 1) % vocab
+    return Canvas.blank(ids.tolist(), gen, mask_id=profile.mask_id)
+
+
+class row_costs:  # noqa: N801 (called like a function)
+    """Seconds of one row's pass, by the length of its prompt: a full batch of equal rows, divided by the rows."""
+
+    def __init__(self, bench: Bench, load: Load, strategy: Uneven, recordings: Recordings | None) -> None:
+        steps = max(1, KNOTS - 1)
+        knots = {load.shortest + (load.longest - load.shortest) * i // steps for i in range(KNOTS)}
+        self.knots = sorted({max(1, -(-(knot + load.gen) // 32) * 32 - load.gen) for knot in knots})
+        self.values = []
+        for knot in self.knots:
+            canvases = random_canvases(bench.model, knot, load.gen, load.places)
+            times = []
+            clear(bench.device)
+            for number, _ in enumerate(passes(bench.model, canvases, strategy, Options(), recordings)):
+                synchronise(bench.device)
+                now = time.perf_counter()
+                if number > bench.warmup:
+                    times.append(now - before)  # noqa: F821 (set in the pass before)
+                elif number == bench.warmup:
+                    heat(bench.device)
+                    now = time.perf_counter()
+                before = now
+                if len(times) == bench.repeats:
+                    break
+            self.values.append(statistics.median(times) / load.places)
+
+    def __call__(self, length: int) -> float:
+        """Linear between the knots, and along the nearest two beyond them."""
+        if len(self.knots) == 1:
+            return self.values[0] * length / self.knots[0]
+        place = min(max(1, sum(knot <= length for knot in self.knots)), len(self.knots) - 1)
+        (a, b), (x, y) = self.knots[place - 1 : place + 1], self.values[place - 1 : place + 1]
+        return x + (y - x) * (length - a) / (b - a)
+
+
+def first_generations(bench: Bench, lengths: Sequence[int], gen: int, n_steps: int) -> Iterator[Record]:
+    """Whole generations at prompt lengths that were not seen before, each beside the same generation once more."""
+    recordings = Recordings.on(bench.device)
+    strategy = None
+    for length in lengths:
+        canvas = _canvas(bench, length, gen, length)
+        if strategy is None:
+            strategy = Paced(with_set_of(bench.model, [canvas], Dapd(), max(1, gen // 45)), Pace(steps=n_steps))
+        times = []
+        for _ in range(3):
+            heat(bench.device)
+            began = time.perf_counter()
+            made = sum(1 for _ in passes(bench.model, [canvas], strategy, Options(), recordings))
+            synchronise(bench.device)
+            times.append(1e3 * (time.perf_counter() - began) / made)
+        yield {
+            "kind": "first",
+            "model": bench.name,
+            "device": bench.device.type,
+            "prompt": length,
+            "gen": gen,
+            "steps": made,
+            "first_ms": times[0],
+            "ms": min(times[1:]),
+            "over_steady": times[0] / min(times[1:]),
+        }

@@ -1,0 +1,303 @@
+"""Rows that come and go: each is decoded as it would be alone, whoever joins, leaves, fails or shares its passes."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dapd import PRESETS, Canvas, Dapd, Decoder, Needs, Options, Sampling, Selection, Step, Threshold, TopK
+from dapd.decoding import graphs
+from dapd.decoding.plan import PASS_COST
+from dapd.strategies import Dawn, DreamSchedule, Klass
+from decoding.rerun import Rerun
+from reference.models import IDS, build
+from reference.ours import told
+from reference.scripted import MASK, Scripted, rising
+
+STRATEGIES = {
+    **PRESETS,
+    "dawn": Dawn(edge=0.2, sink=0.3, layers=1.0),
+    "quota": TopK(steps=4),
+    "random order": TopK(k=2, order="random"),
+    "dream, drawn positions": DreamSchedule(steps=4, alg_temp=0.5),
+    "budget": Threshold(0.8, budget=2),
+    "klass, soft": Klass(0.4, 1.0, steps=4),
+    "dapd, wide": Dapd(0.05, 0.6),
+    "dapd, predictor rows": Dapd(0.05, 0.6, rows="predictor"),
+    "dapd, all layers": Dapd(0.05, 0.6, layers=1.0, shortcut="direct"),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A row, when it arrives, and when its caller hangs up."""
+
+    canvas: Canvas
+    strategy: str
+    options: Options
+    seed: int
+    arrival: int
+    patience: int | None
+
+
+@st.composite
+def requests(draw):
+    name = draw(st.sampled_from(sorted(STRATEGIES)))
+    reuse = "none" if STRATEGIES[name].needs.sees == "canvas" else draw(
+        st.sampled_from(["none", "none", "prefix", "dual", "settled"])
+    )  # fmt: skip
+    words = st.integers(0, 40)
+    if draw(st.integers(0, 3)):
+        n_new = draw(st.sampled_from([4, 8, 12]))
+        canvas = Canvas.blank(draw(st.lists(words, max_size=9)), n_new, mask_id=IDS.mask_id)
+        block_length = draw(st.sampled_from([None, 4, n_new]))
+    else:
+        row = draw(st.lists(st.one_of(words, st.just(IDS.mask_id)), min_size=2, max_size=12))
+        canvas = Canvas.infill([*row, IDS.mask_id], mask_id=IDS.mask_id)
+        # LLaDA's and Dream's schedules share their steps out evenly to the blocks of a generation only.
+        block_length = draw(st.sampled_from([None, 3]))
+    if STRATEGIES[name].needs.steps is not None and canvas.n_new is not None:
+        block_length = None
+    options = Options(
+        block_length=block_length,
+        reuse=reuse,
+        refresh=None if reuse == "none" else draw(st.sampled_from([None, 3])),
+        early_stop=draw(st.booleans()),
+        sampling=Sampling(
+            temperature=draw(st.sampled_from([0.0, 0.0, 0.0, 0.8])), eos=draw(st.sampled_from(["none", "ban", "defer"]))
+        ),
+    )
+    patience = draw(st.one_of(st.none(), st.none(), st.none(), st.integers(1, 4)))
+    return Request(canvas, name, options, draw(st.integers(0, 9)), draw(st.integers(0, 6)), patience)
+
+
+@cache
+def model(family):
+    # float64: what is decided then never hangs on how the rounding of a padded batch differs from that of a row alone.
+    return build(family, 1, sharpness=5.0)
+
+
+def served(network, asked, places, recordings=None):
+    """Rows admitted when they arrive and cancelled when their caller's patience ends."""
+    decoder = Decoder(network, recordings, places)
+    steps: list[Step] = []
+    began: dict[int, int] = {}
+    for tick in range(400):
+        for number, request in enumerate(asked):
+            if request.arrival == tick:
+                decoder.admit(
+                    request.canvas, STRATEGIES[request.strategy], request.options, name=number, seed=request.seed
+                )
+            waited = tick - began.get(number, tick)
+            if request.patience is not None and waited >= request.patience:
+                decoder.cancel(number)
+        for row in [*decoder.rows, *decoder.waiting]:
+            if row in decoder.rows:
+                began.setdefault(row.name, tick)
+        if not decoder.rows and not decoder.waiting and tick > 6:
+            break
+        steps += decoder.step()
+        assert places is None or len(decoder.rows) <= places
+        assert not decoder.failures
+    assert not decoder.rows, "every row leaves"
+    decoder.close()
+    return decoder, steps
+
+
+def trajectories(asked, steps):
+    canvases = [request.canvas for request in asked]
+    return [row.steps for row in told(canvases, steps, stops_early=True)]
+
+
+TALLY: dict[str, int] = {}
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["llada", "dream"]), st.lists(requests(), min_size=2, max_size=6), st.sampled_from([None, 1, 2, 3])
+)
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+def test_a_row_has_the_trajectory_that_it_has_alone(family, asked, places):
+    """Positions, tokens and passes, over random arrivals and departures, strategies, lengths, blocks and reuse."""
+    network = model(family)
+    decoder, steps = served(network, asked, places)
+    together = trajectories(asked, steps)
+    for number, request in enumerate(asked):
+        _, own = served(network, [request], None)
+        alone = trajectories([request], own)[0]
+        if request.patience is None:
+            assert together[number] == alone
+        else:
+            assert together[number] == alone[: len(together[number])], "as far as it got"
+    mixed = len({request.strategy for request in asked}) > 1
+    for fact, holds in (
+        ("strategies mixed", mixed),
+        ("lengths mixed", len({request.canvas.length for request in asked}) > 1),
+        ("cancelled", any(request.patience for request in asked)),
+        ("waited", places is not None and places < len(asked)),
+        ("kept keys", sum(request.options.reuse != "none" for request in asked) > 1),
+        ("drew", any(request.options.sampling.temperature for request in asked)),
+        ("shared passes", decoder.planner.columns_computed < sum(r.canvas.length for r in asked) * len(steps)),
+    ):
+        TALLY[fact] = TALLY.get(fact, 0) + holds
+
+
+def test_the_arrivals_were_not_all_alike():
+    if not TALLY:
+        pytest.skip("the decodings ran in another process")
+    assert all(count >= 8 for count in TALLY.values()), TALLY
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(requests(), min_size=2, max_size=6), st.sampled_from([None, 2, 3]))
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+def test_recorded_passes_change_nothing(asked, places):
+    """With a recorder lengths, widths and groups are filled up: to none of the rows that may make a difference."""
+    network = model("llada")
+    recordings = graphs.Recordings(Rerun())
+    together = trajectories(asked, served(network, asked, places)[1])
+    for _ in range(2):
+        assert trajectories(asked, served(network, asked, places, recordings)[1]) == together
+
+
+# One by one ---------------------------------------------------------------------------------------------------------
+
+
+def blank(n_new, prompt=(1, 2)):
+    return Canvas.blank(prompt, n_new, mask_id=MASK)
+
+
+def test_a_row_leaves_in_the_pass_in_which_it_is_complete_and_the_next_takes_its_place():
+    network = Scripted(rising)
+    decoder = Decoder(network, places=2)
+    for number, n_new in enumerate((1, 4, 2, 3)):
+        decoder.admit(blank(n_new), TopK(), name=number)
+    present = []
+    while decoder.rows or decoder.waiting:
+        present.append(sorted(step.row for step in decoder.step()))
+    assert present == [[0, 1], [1, 2], [1, 2], [1, 3], [3], [3]]
+    assert [len(call.tokens) for call in network.calls] == [2, 2, 2, 2, 1, 1]
+
+
+class Explodes:
+    """Fails in the pass in which a certain token is on the canvas."""
+
+    def select(self, seen, memory=None):
+        if bool((seen.current == 5).any()):
+            raise ZeroDivisionError("division by zero")
+        return Selection(seen.masked & (seen.masked.cumsum(-1) == 1))
+
+
+def test_a_failing_row_leaves_alone():
+    """Column 5 of the script says token 5: the longer rows fail there, the others do not notice."""
+    network = Scripted(rising)
+    decoder = Decoder(network)
+    decoder.admit(blank(5), Explodes(), name="long")
+    decoder.admit(blank(3, (1, 2, 3, 4)), TopK(), name="other")
+    decoder.admit(blank(6), Explodes(), name="longer")
+    decoder.admit(blank(2), Explodes(), name="short")
+    steps = []
+    while decoder.rows or decoder.waiting:
+        steps += decoder.step()
+    counts = {name: sum(step.row == name for step in steps) for name in ("long", "other", "longer", "short")}
+    assert set(decoder.failures) <= {"long", "longer"}
+    assert decoder.failures
+    assert all(isinstance(error, ZeroDivisionError) for error in decoder.failures.values())
+    assert (counts["other"], counts["short"]) == (3, 2)
+
+
+def test_a_contract_that_one_row_breaks_is_its_own_failure():
+    class Idle:
+        def select(self, seen, memory=None):
+            first = seen.masked & (seen.masked.cumsum(-1) == 1)
+            return Selection(first & (seen.progress.total != 3)[:, None])
+
+    decoder = Decoder(Scripted(rising))
+    decoder.admit(blank(3), Idle(), name="a")
+    decoder.admit(blank(2), Idle(), name="b")
+    steps = [step.row for _ in range(2) for step in decoder.step()]
+    assert steps == ["b", "b"]
+    assert "selected nothing" in str(decoder.failures["a"])
+    assert not decoder.rows
+
+
+def test_cancelled_rows_are_gone_by_the_next_pass():
+    network = Scripted(rising)
+    decoder = Decoder(network, places=1)
+    for name in ("a", "b", "c"):
+        decoder.admit(blank(4), TopK(), name=name)
+    assert [step.row for step in decoder.step()] == ["a"]
+    decoder.cancel("a")
+    decoder.cancel("b")
+    assert [step.row for step in decoder.step()] == ["c"]
+    decoder.cancel("never there")
+
+
+def test_rows_of_very_different_length_do_not_share_a_pass():
+    """Padding one to the other would cost more than a pass of its own."""
+    network = Scripted(rising, max_length=10 * PASS_COST)
+    decoder = Decoder(network)
+    decoder.admit(blank(2, [1] * (3 * PASS_COST)), TopK(), name="long")
+    for name in ("a", "b"):
+        decoder.admit(blank(2), TopK(), name=name)
+    decoder.step()
+    assert [tuple(call.tokens.shape) for call in network.calls] == [(1, 3 * PASS_COST + 2), (2, 4)]
+    assert decoder.planner.columns_computed == decoder.planner.columns_needed == 3 * PASS_COST + 2 + 8
+
+
+def test_padding_is_counted():
+    decoder = Decoder(Scripted(rising))
+    decoder.admit(blank(2, [1] * 10), TopK(), name="long")
+    decoder.admit(blank(2, [1] * 4), TopK(), name="short")
+    decoder.step()
+    assert (decoder.planner.columns_needed, decoder.planner.columns_computed) == (18, 24)
+
+
+def test_attention_is_captured_if_any_row_asks():
+    network = Scripted(rising, attention=torch.full((8, 8), 1 / 8))
+    decoder = Decoder(network)
+    decoder.admit(blank(6), TopK(), name="plain")
+    decoder.admit(blank(6), Dapd(), name="graph")
+    decoder.step()
+    assert [call.capture is not None for call in network.calls] == [True]
+    decoder.admit(blank(6), Dapd(layers=1.0), name="other layers")
+    before = len(network.calls)
+    decoder.step()
+    assert len(network.calls) == before + 2, "rows that read the attention of other layers have a pass of their own"
+    decoder.cancel("graph")
+    decoder.cancel("other layers")
+    decoder.step()
+    assert network.calls[-1].capture is None
+
+
+@dataclass(frozen=True)
+class Spoils:
+    """Writes into everything that it is shown."""
+
+    needs = Needs(draws=True)
+
+    def select(self, seen, memory=None):
+        commit = seen.masked & (seen.masked.cumsum(-1) == 1)
+        seen.token.fill_(MASK)
+        seen.current.fill_(0)
+        seen.position.fill_(0)
+        seen.confidence.fill_(float("nan"))
+        seen.progress.remaining.fill_(0)
+        seen.masked.fill_(False)
+        return Selection(commit)
+
+
+def test_a_strategy_that_writes_into_what_it_is_shown_does_no_harm():
+    decoder = Decoder(Scripted(rising))
+    for name in (0, 1):
+        decoder.admit(blank(3), Spoils(), name=name)
+    done = told([blank(3), blank(3)], list(decoder.steps()))
+    assert [row.tokens for row in done] == [[1, 2, 2, 3, 4]] * 2
+
+
+def test_places_must_be_at_least_one():
+    with pytest.raises(ValueError, match="places is 0"):
+        Decoder(Scripted(rising), places=0)
