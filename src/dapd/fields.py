@@ -69,10 +69,10 @@ def read_as(name: str, text: str, hint: Any) -> Any:
 
 
 def split_pair(pair: str, what: str) -> tuple[str, str]:
-    """`name=value` as its two parts; `what` names in the error where it stood."""
+    """`field=value` as its two parts; `what` names in the error where it stood."""
     name, equals, value = pair.partition("=")
     if not equals or not name.strip():
-        raise DapdError(f"{what} {pair!r} is not of the form name=value")
+        raise DapdError(f"{what} {pair!r} is not of the form field=value")
     return name.strip(), value
 
 

@@ -16,7 +16,7 @@ class Rerun:
         self.recorded = self.replayed = 0
         self.refuse = None
 
-    def record(self, work):
+    def record(self, work, *, try_first=True):
         if self.refuse:
             raise self.refuse
         self.recorded += 1

@@ -86,7 +86,7 @@ def test_a_second_generation_records_nothing_new(recorder, recordings):
         list(decode(model, blank(model, [prompt], 8), TopK(), Options(seed=number), recordings=recordings))
         assert recorder.recorded == 1
     assert recorder.replayed == 3 * 8 - 1
-    list(decode(model, blank(model, [[1] * graphs.BUCKET], 8), TopK(), recordings=recordings))
+    list(decode(model, blank(model, [[1] * 2 * graphs.BUCKET], 8), TopK(), recordings=recordings))
     list(decode(model, blank(model, [[1, 2, 3]], 8), TopK(k=2), recordings=recordings))
     assert recorder.recorded == 3, "a length in another bucket and another strategy are other recordings"
 
@@ -394,7 +394,7 @@ def test_what_is_refused_is_not_remembered_without_end(recorder, recordings, mon
 def test_no_memory_now_is_not_no_memory_for_good(recorder, recordings, monkeypatch):
     monkeypatch.setattr(graphs, "PATIENCE", 5)
     model, tried, record = own(), [], recorder.record
-    monkeypatch.setattr(recorder, "record", lambda work: (tried.append(work), record(work))[1])
+    monkeypatch.setattr(recorder, "record", lambda work, **more: (tried.append(work), record(work, **more))[1])
     recorder.refuse = torch.OutOfMemoryError("CUDA out of memory")
     with pytest.warns(UserWarning, match="out of memory"):
         list(decode(model, blank(model, [[1, 2, 3]], 7), TopK(), recordings=recordings))

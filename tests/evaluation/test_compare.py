@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained lab model: the plumbing does not care how well it answers."""
     where = tmp_path_factory.mktemp("lab")
     settings, tokenizer = TrainSettings(layers=4, width=32, heads=2, mlp=48), LabTokenizer.build()
-    network = dapd.random(network_config(settings, tokenizer), sharpness=4.0)
+    network = dapd.random(network_config(settings, tokenizer), sharpness=4.0).network
     export(where, settings, dict(network.named_parameters()), tokenizer)
     return where
 
@@ -47,7 +47,7 @@ def test_a_sweep_is_every_combination() -> None:
         "dapd-direct tau_min=0.01 layers=2+3 block_length=8",
     ]
     assert len(found) == 4
-    assert found[1].strategy.layers == (2, 3)
+    assert found[1].setting.strategy.layers == (2, 3)
     assert all(d.options.block_length == 8 for d in found)
 
 

@@ -44,7 +44,7 @@ def model() -> dapd.DiffusionLM:
     from dapd.models import SHAPES
 
     shape = dataclasses.replace(SHAPES["tiny-llada"], max_length=4096, n_layers=2)
-    network = dapd.random(shape, sharpness=8.0)
+    network = dapd.random(shape, sharpness=8.0).network
     return dapd.DiffusionLM(network, dapd.load("random:tiny-llada", device="cpu").tokenizer, name="long")
 
 

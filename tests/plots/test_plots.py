@@ -38,7 +38,7 @@ def folder(tmp_path_factory, lm):
     """Traces, a comparison's summary and a toy report's results."""
     at = tmp_path_factory.mktemp("plots")
     for name in ("dapd-staged", "fast-dllm"):
-        done = lm.generate(["one", "another"], strategy=name, max_new_tokens=24)
+        done = lm.generate_batch(["one", "another"], strategy=name, max_new_tokens=24)
         write_traces(at / f"{name}.jsonl", [completion.trace for completion in done])
     write_traces(at / "one.jsonl", [done[0].trace])
     rows = [

@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
-from dapd.engine import Step
 from rich.cells import cell_len
 
 import dapd
 from dapd.canvas import Canvas
 from dapd.cli.live import MASK, REDRAWS_PER_SECOND, LiveView, printable
+from dapd.decoding import Step
 
 
 class Terminal(io.StringIO):
@@ -35,13 +35,13 @@ def size(monkeypatch):
 def step(lm, tokens: list[int | None], commit: list[int], index: int = 0) -> Step:
     """A step after which the new tokens are `tokens`, None where masked."""
     profile = lm.network.profile
-    canvas = Canvas.blank([[65]], len(tokens), mask_id=profile.mask_id, pad_id=profile.pad_id)
+    canvas = Canvas.blank([65], len(tokens), mask_id=profile.mask_id)
     window = slice(1, 1 + len(tokens))
-    known = torch.tensor([[t is not None for t in tokens]])
-    token = torch.tensor([[0 if t is None else t for t in tokens]])
-    chosen = torch.tensor([[i in commit for i in range(len(tokens))]])
+    known = torch.tensor([t is not None for t in tokens])
+    token = torch.tensor([0 if t is None else t for t in tokens])
+    chosen = torch.tensor([i in commit for i in range(len(tokens))])
     after = canvas.commit(window, known, token)
-    return Step(index, window, torch.tensor([True]), chosen, token, torch.ones(1, len(tokens)), None, None, after)
+    return Step(0, index, window, chosen, token, torch.ones(len(tokens)), None, None, after, 0.1, 0.1)
 
 
 def test_at_most_so_many_redraws_a_second(lm):

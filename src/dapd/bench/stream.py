@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ import torch
 
 from dapd.bench.cases import Bench, Record
 from dapd.bench.pace import Pace, Paced, paced, passes, random_canvases, with_set_of
-from dapd.bench.timing import clear, heat, synchronise
+from dapd.bench.timing import clear, heat, synchronise, time_steps
 from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options, Recordings
+from dapd.decoding.graphs import BUCKET
+from dapd.decoding.plan import rounded
 from dapd.errors import DapdError
 from dapd.strategies import Dapd, Needs, Observation, Selection, Strategy
 
@@ -39,7 +40,7 @@ class Uneven:
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         choice = self.inner.select(seen, memory)
-        count = self.slowest + (7 * seen.window[:, 0]) % (2 * self.slowest + 1)
+        count = self.slowest + (11 * seen.window[:, 0]) % (2 * self.slowest + 1)
         return Selection(paced(choice.commit, seen.confidence, seen.masked, count), choice.memory)
 
 
@@ -77,7 +78,7 @@ def stream(bench: Bench, load: Load) -> Iterator[Record]:
     canvases = [_canvas(bench, length, load.gen, number) for number, length in enumerate(lengths)]
     strategy = Uneven(with_set_of(bench.model, canvases[:1], Dapd(), max(1, load.gen // 45)))
     recordings = Recordings.on(bench.device)
-    cost = row_costs(bench, load, strategy, recordings)
+    cost = RowCosts(bench, load, strategy, recordings)
     about: Record = {
         "kind": "stream",
         "model": bench.name,
@@ -168,30 +169,20 @@ def _canvas(bench: Bench, length: int, gen: int, seed: int) -> Canvas:
     return Canvas.blank(ids.tolist(), gen, mask_id=profile.mask_id)
 
 
-class row_costs:  # noqa: N801 (called like a function)
+class RowCosts:
     """Seconds of one row's pass, by the length of its prompt: a full batch of equal rows, divided by the rows."""
 
     def __init__(self, bench: Bench, load: Load, strategy: Uneven, recordings: Recordings | None) -> None:
-        steps = max(1, KNOTS - 1)
-        knots = {load.shortest + (load.longest - load.shortest) * i // steps for i in range(KNOTS)}
-        self.knots = sorted({max(1, -(-(knot + load.gen) // 32) * 32 - load.gen) for knot in knots})
-        self.values = []
-        for knot in self.knots:
-            canvases = random_canvases(bench.model, knot, load.gen, load.places)
-            times = []
-            clear(bench.device)
-            for number, _ in enumerate(passes(bench.model, canvases, strategy, Options(), recordings)):
-                synchronise(bench.device)
-                now = time.perf_counter()
-                if number > bench.warmup:
-                    times.append(now - before)  # noqa: F821 (set in the pass before)
-                elif number == bench.warmup:
-                    heat(bench.device)
-                    now = time.perf_counter()
-                before = now
-                if len(times) == bench.repeats:
-                    break
-            self.values.append(statistics.median(times) / load.places)
+        lengths = {load.shortest + (load.longest - load.shortest) * i // (KNOTS - 1) for i in range(KNOTS)}
+        # Lengths that recordings need not round up: the ideal has no padding.
+        self.knots = sorted({max(1, rounded(length + load.gen, BUCKET) - load.gen) for length in lengths})
+        self.values = [self._measure(bench, knot, load, strategy, recordings) / load.places for knot in self.knots]
+
+    def _measure(self, bench: Bench, knot: int, load: Load, strategy: Uneven, recordings: Recordings | None) -> float:
+        canvases = random_canvases(bench.model, knot, load.gen, load.places)
+        steps = passes(bench.model, canvases, strategy, Options(), recordings)
+        timing = time_steps(steps, bench.device, warmup=bench.warmup, repeats=bench.repeats)
+        return timing.wall_ms / 1e3
 
     def __call__(self, length: int) -> float:
         """Linear between the knots, and along the nearest two beyond them."""

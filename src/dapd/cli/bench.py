@@ -17,6 +17,7 @@ from dapd.bench.floor import matmul_rate
 from dapd.bench.models import bench_model
 from dapd.bench.parity import parity
 from dapd.bench.report import Report
+from dapd.bench.stream import Load, first_generations, stream
 from dapd.bench.timing import clear
 from dapd.cli.generate import calm_threads
 from dapd.errors import DapdError, unknown
@@ -47,6 +48,9 @@ Repeats = Annotated[int, typer.Option(help="Timed calls.")]
 Warmup = Annotated[int, typer.Option(help="Calls before them.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line here too, after every row.")]
 
+
+NEW_LENGTHS = "200,213,230,250,271,291"
+"""Prompt lengths at which a first generation is timed."""
 
 WIDTH = 160
 """Columns of the output where it does not go to a terminal."""
@@ -234,6 +238,36 @@ def decode_command(
     report = Report("decode", where, json)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     run_all(report, bench, asked, lambda case: bench.decode(case, steps))
+
+
+@app.command("stream")
+def stream_command(
+    model: Model = DEFAULT_MODEL,
+    device: Device = None,
+    dtype: Dtype = None,
+    prompts: Annotated[int, typer.Option(help="Prompts that go through the places.")] = 48,
+    shortest: Annotated[int, typer.Option(help="Tokens of the shortest prompt.")] = 64,
+    longest: Annotated[int, typer.Option(help="Tokens of the longest prompt.")] = 448,
+    gen: Annotated[int, typer.Option(help="New tokens of every prompt.")] = 256,
+    places: Annotated[int, typer.Option(help="Rows decoded at a time.")] = 8,
+    first: Annotated[str, typer.Option(help="Prompt lengths of first generations; empty: none.")] = NEW_LENGTHS,
+    steps: Annotated[int, typer.Option(help="Passes of a first generation.")] = 45,
+    repeats: Repeats = 15,
+    warmup: Warmup = 5,
+    json: Json = None,
+) -> None:
+    """Many unequal prompts through a few places, beside fixed batches and the ideal; first generations."""
+    check_counts(repeats, warmup)
+    load = Load(prompts, shortest, longest, gen, places)
+    asked = lengths("first", first) if first else []
+    where = pick_device(device)
+    report = Report("stream", where, json)
+    bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
+    for record in first_generations(bench, asked, gen, steps):
+        report.add(record)
+    for record in stream(bench, load):
+        report.add(record)
+    finish(report)
 
 
 @app.command("targets")

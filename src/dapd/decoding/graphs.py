@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -48,8 +49,11 @@ class Recorder(Protocol):
 
     device: torch.device
 
-    def record(self, work: Callable[[], T]) -> Callable[[], T]:
-        """What repeats `work` on the tensors that it reads now; its results are the same tensors, written again."""
+    def record(self, work: Callable[[], T], *, try_first: bool) -> Callable[[], T]:
+        """What repeats `work` on the tensors that it reads now; its results are the same tensors, written again.
+
+        `try_first`: run it once beforehand and refuse what cannot be recorded.
+        """
         ...
 
 
@@ -65,10 +69,10 @@ class CudaGraphs:
             self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self.pool = torch.cuda.graph_pool_handle()
 
-    def record(self, work: Callable[[], T]) -> Callable[[], T]:
+    def record(self, work: Callable[[], T], *, try_first: bool = True) -> Callable[[], T]:
         with torch.cuda.device(self.device), torch.no_grad():
             try:
-                return capture(work, stream=self.stream, pool=self.pool, refuse_waiting=True)
+                return capture(work, stream=self.stream, pool=self.pool, warmups=int(try_first), refuse_waiting=True)
             except Exception:
                 # A capture that fails half-way leaves its stream and its memory unusable for another one.
                 self._start()
@@ -90,15 +94,9 @@ def capture(
     """
     stream = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
-    mode = torch.cuda.get_sync_debug_mode()
-    if refuse_waiting:
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.cuda.stream(stream):
-            for _ in range(warmups):
-                work()
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
+    with torch.cuda.stream(stream), _no_waiting() if refuse_waiting else nullcontext():
+        for _ in range(warmups):
+            work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
@@ -111,11 +109,31 @@ def capture(
     return replay
 
 
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Makes it an error to wait for the device."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 class Recording:
     """One recorded pass with its buffers."""
 
     def __init__(
-        self, recorder: Recorder, run: Run, inputs: Inputs, luggage: Sequence[Luggage], pool: KVPool | None
+        self,
+        recorder: Recorder,
+        run: Run,
+        inputs: Inputs,
+        luggage: Sequence[Luggage],
+        pool: KVPool | None,
+        *,
+        try_first: bool,
     ) -> None:
         self.pool = pool
         values = tensors(inputs)
@@ -123,7 +141,7 @@ class Recording:
         self.packed = self.packing.pack(values).to(recorder.device, copy=True)
         self.luggage: Sequence[Luggage] = mapped(torch.clone, luggage)
         views: Inputs = filled(inputs, self.packing.unpack(self.packed))
-        self.replay = recorder.record(lambda: run(views, self.luggage))
+        self.replay = recorder.record(lambda: run(views, self.luggage), try_first=try_first)
 
     def __call__(self, inputs: Inputs, luggage: Sequence[Luggage]) -> Results:
         """The pass on other inputs: copy in, replay, copy out."""
@@ -147,6 +165,8 @@ class Recordings:
         self.kept: OrderedDict[Hashable, Recording] = OrderedDict()
         self.occurrences: OrderedDict[Hashable, int | None] = OrderedDict()
         """How often a kind of pass ran as it is; None: it cannot be recorded."""
+        self.proven: set[Hashable] = set()
+        """What passes were recorded with before, whatever their shapes: it need not be tried again."""
         self.free: list[KVPool] = []
         self.lock = threading.RLock()
 
@@ -184,8 +204,11 @@ class Recordings:
         return times is not None and times > 0
 
     def _record(self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None) -> None:
+        rules = one.plan.rules
         try:
-            _put(self.kept, key, Recording(self.recorder, run, one.inputs, luggage, pool), MAX_RECORDINGS)
+            recording = Recording(self.recorder, run, one.inputs, luggage, pool, try_first=rules not in self.proven)
+            _put(self.kept, key, recording, MAX_RECORDINGS)
+            self.proven.add(rules)
         except RuntimeError as error:
             names = ", ".join(dict.fromkeys(type(group.strategy).__name__ for group in one.plan.groups))
             why = (str(error).splitlines() or [type(error).__name__])[0]

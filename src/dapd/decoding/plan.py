@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from dapd.decoding.options import Reuse
 from dapd.decoding.row import Row
-from dapd.models.columns import Span
+from dapd.models.columns import Span, width
 from dapd.sampling import Sampling
 from dapd.strategies.base import AttentionNeed, Precision, Selects
 
@@ -55,10 +55,16 @@ class Plan:
     groups: tuple[Group, ...]
 
     @property
+    def rules(self) -> Hashable:
+        """What is computed, whatever the shapes."""
+        rules = tuple((group.strategy, group.sampling, group.precision, group.edges) for group in self.groups)
+        return rules, self.attention, self.padded, self.span is None, self.window is None
+
+    @property
     def key(self) -> Hashable:
         """What tells two kinds of passes apart. (In Python 3.11 slices have no hash.)"""
-        rules = tuple((g.strategy, g.sampling, g.precision, g.edges, repr(g.rows), g.width) for g in self.groups)
-        return self.length, repr(self.span), repr(self.window), self.padded, self.attention, rules
+        places = tuple((repr(group.rows), group.width) for group in self.groups)
+        return self.rules, self.length, repr(self.span), repr(self.window), places
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,8 @@ class Seat:
     row: Row
     columns: slice | Int[Tensor, " s"]
     view: slice
+    needed: int
+    """Columns that the row needs computed, without what rounding adds."""
 
     @classmethod
     def of(cls, row: Row, multiple: int) -> Seat:
@@ -108,11 +116,12 @@ class Seat:
         window = row.window
         columns = row.columns()
         first = row.length - rounded(row.length, multiple)  # with the padding of the row itself
+        needed = columns.stop - columns.start if isinstance(columns, slice) else len(columns)
         if columns == slice(0, row.length):
             columns = slice(first, row.length)
-        width = rounded(window.stop - window.start, multiple)
-        start = max(window.stop - width, first)
-        return cls(row, columns, slice(start, start + width))
+        n = rounded(window.stop - window.start, multiple)
+        start = max(window.stop - n, first)
+        return cls(row, columns, slice(start, start + n), needed)
 
     @property
     def lead(self) -> int:
@@ -176,14 +185,16 @@ class Planner:
 
     def _pass(self, seats: Sequence[Seat], pool: tuple[int, int]) -> Pass:
         keeps = seats[0].row.options.reuse is not Reuse.NONE
-        length = pool[1] if keeps else max(rounded(seat.row.length, self.multiple) for seat in seats)
+        # Matrix products compute 64 rows at a time at least: a row alone may as well be a little longer.
+        multiple = self.multiple if self.multiple == 1 or len(seats) > 1 else 2 * self.multiple
+        length = pool[1] if keeps else rounded(max(seat.row.length for seat in seats), multiple)
         groups = [self._filled_up(group) for group in _groups(seats)]
         ordered = [seat for group in groups for seat in group]
         span = self._span(ordered, length) if keeps else slice(0, length)
         window = _window(ordered, length)
         places = [seat.row.place for seat in ordered]
-        self.columns_needed += sum(seat.width for seat in seats)
-        self.columns_computed += len(ordered) * (length if isinstance(span, slice) else span.shape[1])
+        self.columns_needed += sum(seat.needed for seat in seats)
+        self.columns_computed += len(ordered) * width(span)
         inputs = Inputs(
             tokens=torch.stack([self._padded(seat.row, length) for seat in ordered]),
             padding=torch.tensor([length - seat.row.length for seat in ordered]),

@@ -17,8 +17,9 @@ from dapd.mrf.network import StackedRADD
 
 END_ID = MASK_ID + 1
 """For EOS and padding, which the loop wants and the toy lacks: never predicted, never on a canvas."""
-FIRST_NAME = END_ID + 1
-"""Token that names the first network; the others follow."""
+VOCAB_SIZE = END_ID + 1
+FIRST_NAME = VOCAB_SIZE
+"""Token that names the first network; the others follow. Names are never predicted, so the vocabulary ends before."""
 
 
 class ToyLM:
@@ -27,12 +28,12 @@ class ToyLM:
     lookback = 0
     graphable = False
     max_length = LENGTH + 1
+    vocab_size = VOCAB_SIZE
 
     def __init__(self, network: StackedRADD) -> None:
         self.network = network
-        self.vocab_size = FIRST_NAME + network.n_models
         self.profile = Profile(mask_id=MASK_ID, eos_id=END_ID, pad_id=END_ID)
-        self.profile.check(self.vocab_size)
+        self.profile.check(VOCAB_SIZE)
 
     @property
     def n_layers(self) -> int:
@@ -67,7 +68,7 @@ class ToyLM:
         stacked[owner, number] = tokens[:, 1:]
         answer = self.network(stacked, attention=capture is not None)
         logits = answer.logits[owner, number]
-        missing = self.vocab_size - N_VALUES
+        missing = VOCAB_SIZE - N_VALUES
         logits = F.pad(logits, (0, missing, 1, 0), value=torch.finfo(logits.dtype).min)
         if capture is None:
             return Prediction(take(logits, window))
