@@ -224,8 +224,8 @@ def test_a_seed_is_a_seed(tiny):
 def test_settings_of_the_paper_bring_their_blocks():
     model = scripted("abcdefgh")
     model.generate("a", strategy="original@llada/gsm8k", max_new_tokens=8)
-    windows = [window[0].tolist() for _, window in model.network.calls]
-    assert windows == [[1, 2]] * 2 + [[3, 4]] * 2 + [[5, 6]] * 2 + [[7, 8]] * 2
+    windows = [(window.start, window.stop) for _, window in model.network.calls]
+    assert windows == [(1, 3)] * 2 + [(3, 5)] * 2 + [(5, 7)] * 2 + [(7, 9)] * 2
     done = model.generate("a", strategy=Setting(TopK(2), 2), max_new_tokens=8, block_length=8)
     assert done.nfe == 4
     for steps in (

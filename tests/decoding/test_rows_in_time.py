@@ -140,7 +140,7 @@ def test_a_row_has_the_trajectory_that_it_has_alone(family, asked, places):
         ("waited", places is not None and places < len(asked)),
         ("kept keys", sum(request.options.reuse != "none" for request in asked) > 1),
         ("drew", any(request.options.sampling.temperature for request in asked)),
-        ("shared passes", decoder.planner.columns_computed < sum(r.canvas.length for r in asked) * len(steps)),
+        ("shared passes", decoder.columns_computed < sum(r.canvas.length for r in asked) * len(steps)),
     ):
         TALLY[fact] = TALLY.get(fact, 0) + holds
 
@@ -245,7 +245,7 @@ def test_rows_of_very_different_length_do_not_share_a_pass():
         decoder.admit(blank(2), TopK(), name=name)
     decoder.step()
     assert [tuple(call.tokens.shape) for call in network.calls] == [(1, 3 * PASS_COST + 2), (2, 4)]
-    assert decoder.planner.columns_computed == decoder.planner.columns_needed == 3 * PASS_COST + 2 + 8
+    assert decoder.columns_computed == decoder.columns_needed == 3 * PASS_COST + 2 + 8
 
 
 def test_padding_is_counted():
@@ -253,7 +253,7 @@ def test_padding_is_counted():
     decoder.admit(blank(2, [1] * 10), TopK(), name="long")
     decoder.admit(blank(2, [1] * 4), TopK(), name="short")
     decoder.step()
-    assert (decoder.planner.columns_needed, decoder.planner.columns_computed) == (18, 24)
+    assert (decoder.columns_needed, decoder.columns_computed) == (18, 24)
 
 
 def test_attention_is_captured_if_any_row_asks():

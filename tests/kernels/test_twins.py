@@ -108,7 +108,7 @@ def test_capture(dtype, heads, padded, rows, columns):
     valid = None
     if padded:
         valid = torch.arange(50, device=DEVICE) >= torch.tensor([[0], [20]], device=DEVICE)
-    bias = None if valid is None else attention.key_bias(valid, dtype)
+    bias = None if valid is None else attention.KeyMask(valid, dtype).bias
     ours, theirs = AttentionSum(), AttentionSum()
     for layer in range(2):
         packed = 1.5 * normal(2, 50, sum(heads) + heads[1], 32, dtype=dtype, seed=layer)

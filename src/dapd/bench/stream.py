@@ -152,8 +152,8 @@ def _run(
             decoder.admit(canvases[row], strategy, Options(), name=row)
         for step in decoder.steps():
             counts[int(str(step.row))] = step.index + 1
-        needed += decoder.planner.columns_needed
-        computed += decoder.planner.columns_computed
+        needed += decoder.columns_needed
+        computed += decoder.columns_computed
     synchronise(bench.device)
     return _Run(time.perf_counter() - began, counts, needed, computed)
 

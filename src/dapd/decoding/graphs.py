@@ -10,17 +10,17 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from dapd import kernels
-from dapd.decoding.plan import Inputs, Pass
+from dapd.decoding.plan import Inputs, Outcome, Pass
 from dapd.decoding.row import Row, has_hash
-from dapd.decoding.state import Luggage, Outcome
-from dapd.decoding.tree import Packing, filled, mapped, moved, signature, tensors
+from dapd.decoding.state import Luggage
+from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
 from dapd.models.cache import KVPool
@@ -123,35 +123,77 @@ def _no_waiting() -> Iterator[None]:
 
 
 class Recording:
-    """One recorded pass with its buffers."""
+    """One recorded pass and the buffers that it reads."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        run: Run,
-        inputs: Inputs,
-        luggage: Sequence[Luggage],
-        pool: KVPool | None,
-        *,
-        try_first: bool,
+        self, recorder: Recorder, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None, try_first: bool
     ) -> None:
+        self.plan = one.plan
         self.pool = pool
-        values = tensors(inputs)
+        self.mode = kernels.mode(recorder.device)
+        values = tensors(one.inputs)
         self.packing = Packing(values)
         self.packed = self.packing.pack(values).to(recorder.device, copy=True)
-        self.luggage: Sequence[Luggage] = mapped(torch.clone, luggage)
-        views: Inputs = filled(inputs, self.packing.unpack(self.packed))
-        self.replay = recorder.record(lambda: run(views, self.luggage), try_first=try_first)
+        self.luggage: list[Luggage] = mapped(torch.clone, list(luggage))
+        inputs: Inputs = filled(one.inputs, self.packing.unpack(self.packed))
 
-    def __call__(self, inputs: Inputs, luggage: Sequence[Luggage]) -> Results:
-        """The pass on other inputs: copy in, replay, copy out."""
-        self.packed.copy_(self.packing.pack(tensors(inputs)))
-        for buffer, value in zip(tensors(self.luggage), tensors(luggage), strict=True):
+        def work() -> tuple[Tensor, list[Outcome], list[object]]:
+            outcomes, memories = run(inputs, self.luggage)
+            self.results = Packing(tensors(outcomes))
+            return self.results.pack(tensors(outcomes)), outcomes, memories
+
+        self.replay = recorder.record(work, try_first=try_first)
+
+
+class Flight:
+    """A recorded pass on its way: launched, and not yet waited for.
+
+    Everything it brings back is copied out behind it, so that another recording may run before it is waited for.
+    """
+
+    def __init__(
+        self, recording: Recording, one: Pass, luggage: Sequence[Luggage], lock: AbstractContextManager[object]
+    ) -> None:
+        self.recording = recording
+        self.lock = lock
+        self.packed = recording.packing.pack(tensors(one.inputs))
+        if recording.packed.is_cuda:
+            self.packed = self.packed.pin_memory()
+        self.inputs: Inputs = filled(one.inputs, recording.packing.unpack(self.packed))
+        self._launch(tensors(list(luggage)))
+
+    def _launch(self, luggage: Sequence[Tensor]) -> None:
+        with self.lock:
+            self._copy_in_and_out(luggage)
+
+    def _copy_in_and_out(self, luggage: Sequence[Tensor]) -> None:
+        self.recording.packed.copy_(self.packed, non_blocking=True)
+        for buffer, value in zip(tensors(self.recording.luggage), luggage, strict=True):
             buffer.copy_(value)
-        outcomes, memories = self.replay()
-        # What a replay writes again must not be handed out; `moved` copies only where the device is not the host.
-        outcomes = moved(outcomes, HOST) if self.packed.is_cuda else mapped(torch.clone, outcomes)
-        return outcomes, mapped(torch.clone, memories)
+        packed, outcomes, memories = self.recording.replay()
+        self.memories: list[object] = mapped(torch.clone, memories)
+        results = torch.empty_like(packed, device=HOST, pin_memory=packed.is_cuda)
+        results.copy_(packed, non_blocking=True)
+        self.landed = torch.cuda.Event() if packed.is_cuda else None  # type: ignore[no-untyped-call]
+        if self.landed is not None:
+            self.landed.record()
+        self.outcomes: list[Outcome] = filled(outcomes, self.recording.results.unpack(results))
+
+    def wait(self) -> Results:
+        """The outcomes, on the host, and the memories."""
+        if self.landed is not None:
+            self.landed.synchronize()
+        return self.outcomes, self.memories
+
+    def may_repeat(self) -> bool:
+        """Whether the recording holds for what the strategies remember now, and for how torch computes now."""
+        before = signature([one.memory for one in self.recording.luggage])
+        return before == signature(self.memories) and self.recording.mode == kernels.mode(self.recording.packed.device)
+
+    def again(self, outcomes: Sequence[Outcome]) -> None:
+        """Launch the pass that follows these outcomes, which has the same form."""
+        self.inputs.after(self.recording.plan, outcomes)
+        self._launch(tensors(self.memories))
 
 
 class Recordings:
@@ -180,22 +222,22 @@ class Recordings:
     def device(self) -> torch.device:
         return self.recorder.device
 
-    def run(self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None) -> Results:
-        """A pass: as it is the first time, recorded the second time, replayed from then on.
+    def launch(
+        self, weights: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None
+    ) -> Flight | None:
+        """A pass as a recording, from its second time on; None: it has to run as it is.
 
-        `key` is what must be the same besides the pass's own kind and shapes.
+        `weights` is what must be the same besides the pass's own kind and shapes.
         """
         with self.lock:
-            inputs = one.inputs
-            mode = kernels.mode(self.device)
-            key = (key, one.plan.key, signature(inputs), signature(luggage), None if pool is None else id(pool), mode)
+            shapes = (signature(one.inputs), signature(list(luggage)))
+            key = (weights, one.plan.key, shapes, None if pool is None else id(pool), kernels.mode(self.device))
             if key not in self.kept and self._occurred(key):
                 self._record(key, run, one, luggage, pool)
-            if key in self.kept:
-                self.kept.move_to_end(key)
-                return self.kept[key](inputs, luggage)
-            outcomes, memories = run(moved(inputs, self.device), luggage)
-            return moved(outcomes, HOST), memories
+            if key not in self.kept:
+                return None
+            self.kept.move_to_end(key)
+            return Flight(self.kept[key], one, luggage, self.lock)
 
     def _occurred(self, key: Hashable) -> bool:
         """Whether such a pass has been here before and can be recorded."""
@@ -206,7 +248,7 @@ class Recordings:
     def _record(self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None) -> None:
         rules = one.plan.rules
         try:
-            recording = Recording(self.recorder, run, one.inputs, luggage, pool, try_first=rules not in self.proven)
+            recording = Recording(self.recorder, run, one, luggage, pool, rules not in self.proven)
             _put(self.kept, key, recording, MAX_RECORDINGS)
             self.proven.add(rules)
         except RuntimeError as error:

@@ -11,16 +11,18 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from dapd.canvas import Canvas
-from dapd.decoding.graphs import BUCKET, Recordings, obstacle, weights_of
+from dapd.decoding.graphs import BUCKET, Flight, Recordings, Results, obstacle, weights_of
 from dapd.decoding.options import Options, Reuse
-from dapd.decoding.plan import Inputs, Pass, Plan, Planner, rounded
+from dapd.decoding.plan import Inputs, Outcome, Pass, Plan, Planner, rounded
 from dapd.decoding.row import Row, Step
-from dapd.decoding.state import Luggage, Outcome, decisions, luggage_of, remember
+from dapd.decoding.state import Luggage, decisions, luggage_of, remember, repeats
 from dapd.decoding.tree import moved
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
@@ -120,6 +122,23 @@ def _either(fixed: slice | None, given: Tensor | None) -> Span:
     return given
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A pass that was started: a recording on its way, or what has come of it already."""
+
+    one: Pass
+    began: float
+    flight: Flight | None
+    results: Results | None = None
+
+    def wait(self) -> Results:
+        """The outcomes, on the host, and what the strategies remember, group by group."""
+        if self.flight is not None:
+            return self.flight.wait()
+        assert self.results is not None
+        return self.results
+
+
 class Decoder:
     """Decodes rows that join and leave between passes.
 
@@ -142,6 +161,11 @@ class Decoder:
         """Rows that had to leave, by name, and why; the others go on."""
         self.pool: KVPool | None = None
         """Memory for keys and values, once a row reuses any."""
+        self.ahead: Launch | None = None
+        """The next pass, where it was launched already."""
+        self.columns_needed = 0
+        self.columns_computed = 0
+        """With the padding."""
 
     def admit(
         self, canvas: Canvas, strategy: Selects, options: Options | None = None, *, name: Hashable = 0, seed: int = 0
@@ -164,11 +188,14 @@ class Decoder:
     @torch.no_grad()
     def step(self) -> list[Step]:
         """One pass for every row that has a place, and what it did to each."""
-        while self.waiting and (self.places is None or len(self.rows) < self.places):
-            self.rows.append(self.waiting.popleft())
         with on_device(self.model.device):
-            self._make_room()
-            steps = self._pass(self.rows)
+            if self.ahead is not None:
+                steps = self._finish(self.ahead)
+            else:
+                while self.waiting and self._has_place():
+                    self.rows.append(self.waiting.popleft())
+                self._make_room()
+                steps = self._pass(self.rows)
         self.rows = [row for row in self.rows if not row.done and row.name not in self.failures]
         return steps
 
@@ -188,23 +215,17 @@ class Decoder:
             self.recordings.give_back(self.pool)
         self.pool = None
 
+    def _has_place(self) -> bool:
+        return self.places is None or len(self.rows) < self.places
+
     def _pass(self, rows: Sequence[Row]) -> list[Step]:
-        """Forward, observe and select on the device; commit on the host."""
         size = (0, 0) if self.pool is None else (self.pool.rows, self.pool.length)
         steps: list[Step] = []
         for one in self.planner.passes(rows, size):
-            began = time.perf_counter()
             try:
-                outcomes = self._run(one)
+                steps += self._finish(self._start(one))
             except Exception as error:
                 steps += self._one_by_one(one.rows, error)
-                continue
-            for seats, outcome in zip(one.seats, outcomes, strict=True):
-                for row, decision in decisions(seats, outcome):
-                    try:
-                        steps.append(row.accept(decision, began, len(one.rows)))
-                    except DapdError as error:
-                        self.failures[row.name] = error
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
@@ -214,22 +235,47 @@ class Decoder:
         self.failures[rows[0].name] = error
         return []
 
-    def _run(self, one: Pass) -> list[Outcome]:
-        """The outcomes of a pass, on the host. What the strategies remember stays on the device, each row's its own."""
+    def _start(self, one: Pass) -> Launch:
+        """Forward, observe and select on the device: from a recording, or as it is."""
+        began = time.perf_counter()
         luggage = [luggage_of(seats, self.model.vocab_size) for seats in one.seats]
         pool = self.pool if one.keeps else None
-
-        def run(inputs: Inputs, luggage: Sequence[Luggage]) -> tuple[list[Outcome], list[object]]:
-            return run_pass(self.model, one.plan, pool, inputs, luggage)
-
+        run = partial(run_pass, self.model, one.plan, pool)
         if self.recordings is not None and all(row.recordable for row in one.rows):
-            outcomes, memories = self.recordings.run(self.weights, run, one, luggage, pool)
-        else:
-            outcomes, memories = run(moved(one.inputs, self.model.device), luggage)
-            outcomes = moved(outcomes, torch.device("cpu"))
+            flight = self.recordings.launch(self.weights, run, one, luggage, pool)
+            if flight is not None:
+                return Launch(one, began, flight)
+        outcomes, memories = run(moved(one.inputs, self.model.device), luggage)
+        return Launch(one, began, None, (moved(outcomes, torch.device("cpu")), memories))
+
+    def _finish(self, launch: Launch) -> list[Step]:
+        """Wait for a pass, and commit what was selected."""
+        one = launch.one
+        flight = launch.flight
+        may_repeat = flight is not None and flight.may_repeat() and self._has_only(one.rows)
+        outcomes, memories = launch.wait()
+        self.ahead = None
+        # Before the rows are told anything: the device then computes the next pass while the host does the rest.
+        if flight is not None and may_repeat and repeats(one.seats, outcomes):
+            flight.again(outcomes)
+            self.ahead = Launch(one, time.perf_counter(), flight)
         for seats, memory in zip(one.seats, memories, strict=True):
             remember(seats, memory)
-        return outcomes
+        self.columns_needed += one.columns_needed
+        self.columns_computed += one.columns_computed
+        steps = []
+        for seats, outcome in zip(one.seats, outcomes, strict=True):
+            for row, decision in decisions(seats, outcome):
+                if row in self.rows:  # it may have been cancelled meanwhile
+                    try:
+                        steps.append(row.accept(decision, launch.began, len(one.rows)))
+                    except DapdError as error:
+                        self.failures[row.name] = error
+        return steps
+
+    def _has_only(self, rows: Sequence[Row]) -> bool:
+        """Whether these are all rows, and nobody waits for a place that is free."""
+        return set(rows) == set(self.rows) and not (self.waiting and self._has_place())
 
     def _make_room(self) -> None:
         """A place for every row that keeps keys and values."""

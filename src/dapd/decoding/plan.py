@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -68,6 +69,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What came of a pass for the rows of a group."""
+
+    commit: Bool[Tensor, "g n"]
+    token: Int[Tensor, "g n"]
+    confidence: Float[Tensor, "g n"]
+    edges: Bool[Tensor, "g n n"] | None
+
+
+@dataclass(frozen=True)
 class GroupInputs:
     """What differs from pass to pass for the rows of a group."""
 
@@ -95,6 +106,21 @@ class Inputs:
     places: Int[Tensor, " b"] | None
     """Each row's place among the kept keys and values; None: all places in order, or nothing is kept."""
     groups: tuple[GroupInputs, ...]
+
+    def after(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        """Make these the inputs of the next pass, if that has the same form: the tokens committed, the masks fewer."""
+        for group, given, outcome in zip(plan.groups, self.groups, outcomes, strict=True):
+            tokens = self.tokens[group.rows]
+            if plan.window is not None:
+                window = tokens[:, plan.window]
+                window.copy_(torch.where(outcome.commit, outcome.token, window))
+            else:
+                assert self.window is not None
+                columns = self.window[group.rows, : group.width]
+                tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
+            given.choices.logical_and_(~outcome.commit)
+            given.counts[0] -= outcome.commit.sum(-1)
+            given.counts[3] += 1
 
 
 @dataclass(frozen=True)
@@ -145,8 +171,11 @@ class Pass:
     inputs: Inputs
     seats: tuple[tuple[Seat, ...], ...]
     """The rows of each group. One may stand in several times, to fill a group up to a number that occurs often."""
+    columns_needed: int
+    columns_computed: int
+    """With the padding."""
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The rows, each once."""
         return list({id(seat.row): seat.row for seats in self.seats for seat in seats}.values())
@@ -164,8 +193,6 @@ class Planner:
         self.pad_id = pad_id
         self.multiple = multiple
         """Lengths and widths are rounded up to this, so that few kinds of passes occur where they are recorded."""
-        self.columns_needed = 0
-        self.columns_computed = 0
 
     def passes(self, rows: Sequence[Row], pool: tuple[int, int]) -> list[Pass]:
         """Passes that bring every row one step further; `pool` is the size (rows, columns) of the kept keys."""
@@ -191,10 +218,8 @@ class Planner:
         groups = [self._filled_up(group) for group in _groups(seats)]
         ordered = [seat for group in groups for seat in group]
         span = self._span(ordered, length) if keeps else slice(0, length)
-        window = _window(ordered, length)
+        window = self._window(ordered, length)
         places = [seat.row.place for seat in ordered]
-        self.columns_needed += sum(seat.needed for seat in seats)
-        self.columns_computed += len(ordered) * width(span)
         inputs = Inputs(
             tokens=torch.stack([self._padded(seat.row, length) for seat in ordered]),
             padding=torch.tensor([length - seat.row.length for seat in ordered]),
@@ -214,7 +239,8 @@ class Planner:
                 for group, end in zip(groups, accumulate(map(len, groups)), strict=True)
             ),
         )
-        return Pass(plan, inputs, tuple(tuple(group) for group in groups))
+        needed = sum(seat.needed for seat in seats)
+        return Pass(plan, inputs, tuple(tuple(group) for group in groups), needed, len(ordered) * width(span))
 
     def _filled_up(self, seats: Sequence[Seat]) -> list[Seat]:
         """Where passes are recorded, so many rows that few numbers occur: the last one is repeated, and ignored."""
@@ -229,12 +255,24 @@ class Planner:
         """The columns that are computed; a row that needs fewer than the others repeats its last one."""
         columns = [_shifted(seat.columns, length - seat.row.length) for seat in seats]
         first = columns[0]
-        moves = first != slice(0, length) and any(len(seat.row.blocks) > 1 for seat in seats)
-        if isinstance(first, slice) and not moves and all(_same(one, first) for one in columns):
+        fixed = first == slice(0, length) or not self._moves(seats)
+        if isinstance(first, slice) and fixed and all(_same(one, first) for one in columns):
             return first
         lists = [torch.arange(one.start, one.stop) if isinstance(one, slice) else one for one in columns]
         most = rounded(max(len(one) for one in lists), self.multiple)
         return torch.stack([torch.cat((one, one[-1:].expand(most - len(one)))) for one in lists])
+
+    def _window(self, seats: Sequence[Seat], length: int) -> Span:
+        """The columns that are predicted."""
+        starts = [length - seat.row.length + seat.view.start for seat in seats]
+        widths = [seat.view.stop - seat.view.start for seat in seats]
+        if len(set(starts)) == len(set(widths)) == 1 and not self._moves(seats):
+            return slice(starts[0], starts[0] + widths[0])
+        return (torch.tensor(starts)[:, None] + torch.arange(max(widths))).clamp_max(length - 1)
+
+    def _moves(self, seats: Sequence[Seat]) -> bool:
+        """Whether columns are named row by row although they are the same: so all blocks share one recording."""
+        return self.multiple > 1 and any(len(seat.row.blocks) > 1 for seat in seats)
 
 
 def rounded(number: int, multiple: int) -> int:
@@ -286,16 +324,6 @@ def _group_inputs(seats: Sequence[Seat]) -> GroupInputs:
         block=torch.tensor([(block.start, block.stop) for block in blocks]),
         counts=torch.tensor([seat.row.counts for seat in seats]).T.contiguous(),
     )
-
-
-def _window(seats: Sequence[Seat], length: int) -> Span:
-    """The columns that are predicted: one slice where every row has a single block, so that it never moves."""
-    starts = [length - seat.row.length + seat.view.start for seat in seats]
-    widths = [seat.view.stop - seat.view.start for seat in seats]
-    if len(set(starts)) == len(set(widths)) == 1 and all(len(seat.row.blocks) == 1 for seat in seats):
-        return slice(starts[0], starts[0] + widths[0])
-    columns = torch.tensor(starts)[:, None] + torch.arange(max(widths))
-    return columns.clamp_max(length - 1)
 
 
 def _same(columns: slice | Tensor, other: slice) -> bool:

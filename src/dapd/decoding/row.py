@@ -96,6 +96,7 @@ class Row:
         """Masks of each block at the start."""
         self.left = list(self.masks)
         """Masks of each block now."""
+        self.total = int(canvas.slots.sum())
         self.n_blocks = sum(masks > 0 for masks in self.masks)
         self.block = 0
         self.step = 0
@@ -154,7 +155,7 @@ class Row:
     @property
     def counts(self) -> tuple[int, ...]:
         """The numbers of `Progress`, in order."""
-        return sum(self.left), sum(self.masks), self.masks[self.block], self.step, self.n_blocks
+        return sum(self.left), self.total, self.masks[self.block], self.step, self.n_blocks
 
     def columns(self) -> slice | Int[Tensor, " s"]:
         """The positions that the next pass has to compute."""
@@ -173,6 +174,22 @@ class Row:
         for back in range(1, self.lookback + 1):
             due[:-back] |= self.masked[back:]
         return due.nonzero().flatten()
+
+    def repeats(self, committed: int) -> bool:
+        """Whether the pass after so many commits has the same form: same block, same columns, nothing to draw."""
+        options = self.options
+        same_columns = options.is_fresh(self.step) == options.is_fresh(self.step + 1)
+        if options.reuse is not Reuse.NONE and (options.reuse is Reuse.SETTLED or not same_columns):
+            return False
+        if self.needs.draws or options.sampling.temperature > 0 or self._begins_shifted_block():
+            return False
+        return committed < self.left[self.block]
+
+    def stops(self, decision: Decision) -> bool:
+        """Whether this decision completes the text before its first EOS, where that is the end."""
+        if not self.options.early_stop:
+            return False
+        return bool(self._tail(self.canvas.commit(self.window, decision.commit, decision.token)).any())
 
     def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
         """Random numbers for the window; the same again if the pass has to be repeated."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dapd.decoding.plan import Seat
+from dapd.decoding.plan import Outcome, Seat
 from dapd.decoding.row import Decision, Memory, Row
 from dapd.decoding.tree import filled, signature, tensors
 from dapd.errors import StrategyContractError
@@ -25,16 +25,6 @@ class Luggage:
     noise: Float[Tensor, "g n"] | None
     """Draws for the strategy, where it wants any."""
     memory: object
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a pass for the rows of a group."""
-
-    commit: Bool[Tensor, "g n"]
-    token: Int[Tensor, "g n"]
-    confidence: Float[Tensor, "g n"]
-    edges: Bool[Tensor, "g n n"] | None
 
 
 def luggage_of(seats: Sequence[Seat], vocab_size: int) -> Luggage:
@@ -99,3 +89,14 @@ def decisions(seats: Sequence[Seat], outcome: Outcome) -> Iterator[tuple[Row, De
                 outcome.commit[index, window], outcome.token[index, window], outcome.confidence[index, window], edges
             ),
         )
+
+
+def repeats(groups: Sequence[Sequence[Seat]], outcomes: Sequence[Outcome]) -> bool:
+    """Whether the pass after these outcomes has the same form for every row."""
+    for seats, outcome in zip(groups, outcomes, strict=True):
+        committed = outcome.commit.sum(-1).tolist()
+        if not all(seat.row.repeats(n) for seat, n in zip(seats, committed, strict=True)):
+            return False
+        if any(row.stops(decision) for row, decision in decisions(seats, outcome) if row.options.early_stop):
+            return False
+    return True

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
@@ -26,41 +26,55 @@ class Attended(NamedTuple):
     """log sum exp of each row's scaled scores, in fp32 or wider."""
 
 
-def key_bias(valid: Bool[Tensor, "b l"], dtype: torch.dtype) -> Float[Tensor, "b 1 1 l"]:
-    """0 where a key may be seen, -inf elsewhere; aligned in memory, so that no layer has to copy it."""
-    batch, length = valid.shape
-    aligned = torch.zeros((batch, 1, 1, -(-length // 16) * 16), dtype=dtype, device=valid.device)
-    return aligned[..., :length].masked_fill_(~valid[:, None, None, :], -torch.inf)
+class KeyMask:
+    """Which keys may be seen: all but the padding on the left of each row."""
+
+    def __init__(self, valid: Bool[Tensor, "b l"], dtype: torch.dtype) -> None:
+        batch, length = valid.shape
+        # Aligned in memory, so that no layer has to copy it.
+        aligned = torch.zeros((batch, 1, 1, -(-length // 16) * 16), dtype=dtype, device=valid.device)
+        self.bias: Float[Tensor, "b 1 1 l"] = aligned[..., :length].masked_fill_(~valid[:, None, None, :], -torch.inf)
+        """0 where a key may be seen, -inf elsewhere."""
+        padding = (~valid).sum().int()
+        self.key_ends = torch.stack((padding * 0, padding, padding * 0 + length))
+        """For a single row: where its padding and its keys begin, and where the keys end."""
+        self._query_ends: dict[int, Tensor] = {}
+
+    def query_ends(self, n: int) -> Int[Tensor, " 3"]:
+        """The same for its `n` queries, none of which belongs to the padding."""
+        if n not in self._query_ends:
+            self._query_ends[n] = F.pad(torch.full_like(self.key_ends[:1], n), (2, 0))
+        return self._query_ends[n]
 
 
 def attend(
-    q: Float[Tensor, "b h s d"],
-    k: Float[Tensor, "b g l d"],
-    v: Float[Tensor, "b g l d"],
-    bias: Float[Tensor, "b 1 1 l"] | None,
+    q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"], v: Float[Tensor, "b g l d"], mask: KeyMask | None
 ) -> Float[Tensor, "b h s d"]:
-    """softmax(q k^T / sqrt(d) + bias) v."""
-    if q.is_cuda and not _flash(q, bias):
+    """softmax(q k^T / sqrt(d)) v, over the keys that may be seen."""
+    if mask is not None and len(q) == 1 and _flash(q):
+        return _attend_behind_padding(q, k, v, mask).out
+    bias = None if mask is None else mask.bias
+    if q.is_cuda and (bias is not None or not _flash(q)):
         # Without flash attention shared heads would mean the plain version, which holds all scores in memory.
         k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def attend_with_lse(
-    q: Float[Tensor, "b h s d"],
-    k: Float[Tensor, "b g l d"],
-    v: Float[Tensor, "b g l d"],
-    bias: Float[Tensor, "b 1 1 l"] | None,
+    q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"], v: Float[Tensor, "b g l d"], mask: KeyMask | None
 ) -> Attended:
     """As `attend`, with the logarithm of the softmax's denominator."""
+    bias = None if mask is None else mask.bias
     if q.device.type == "cpu":
         return Attended(*aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias))
+    if mask is not None and len(q) == 1 and _flash(q):
+        return _attend_behind_padding(q, k, v, mask)
     if bias is not None:
         k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if _cudnn(q, k, v, bias):
         out, lse = aten._scaled_dot_product_cudnn_attention(q, k, v, bias, True)[:2]
         return Attended(out, lse[..., 0] if lse.ndim == 4 else lse)
-    if _flash(q, bias):
+    if bias is None and _flash(q):
         # Heads may be shared as they are.
         return Attended(*aten._scaled_dot_product_flash_attention(q, k, v)[:2])
     if q.is_cuda and q.dtype != torch.float64 and q.shape[-1] % 8 == 0:
@@ -68,7 +82,22 @@ def attend_with_lse(
         wide = None if bias is None else bias.expand(-1, q.shape[1], q.shape[2], -1)
         out, lse = aten._scaled_dot_product_efficient_attention(q, k, v, wide, True)[:2]
         return Attended(out, lse[..., : q.shape[2]])  # its rows are padded to a multiple of 32
-    return Attended(attend(q, k, v, bias), log_denominator(q, k, bias))
+    return Attended(attend(q, k, v, mask), log_denominator(q, k, bias))
+
+
+def _attend_behind_padding(
+    q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"], v: Float[Tensor, "b g l d"], mask: KeyMask
+) -> Attended:
+    """Attention of a single row, by flash attention for sequences of unequal length.
+
+    The padding is a sequence of its own without queries. Other kernels would take a bias, but cuDNN plans anew for every
+    length, which takes longer than ten passes of a large model.
+    """
+    n, length = q.shape[2], k.shape[2]
+    flat = [part[0].transpose(0, 1) for part in (q, k, v)]
+    ends = (mask.query_ends(n), mask.key_ends)
+    out, lse = aten._flash_attention_forward(*flat, *ends, n, length, 0.0, False, False)[:2]
+    return Attended(out.transpose(0, 1)[None], lse[None])
 
 
 def log_denominator(
@@ -93,9 +122,9 @@ def scores(q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"]) -> Float[Te
     return scaled.flatten(1, 2)
 
 
-def _flash(q: Tensor, bias: Tensor | None) -> bool:
+def _flash(q: Tensor) -> bool:
     half = q.dtype in (torch.bfloat16, torch.float16)
-    fits = q.is_cuda and half and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    fits = q.is_cuda and half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
     return fits and _has_flash(q.device)
 
 
@@ -105,7 +134,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
     With padding it is nearly three times as fast as the memory-efficient version, which is what else gives the
     denominator then.
     """
-    if not _flash(q, None):
+    if not _flash(q):
         return False
     choice = torch._fused_sdp_choice(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1])
     return choice == SDPBackend.CUDNN_ATTENTION.value

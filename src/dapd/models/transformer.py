@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dapd.errors import DapdError
-from dapd.kernels.attention import attend, attend_with_lse, key_bias
+from dapd.kernels.attention import KeyMask, attend, attend_with_lse
 from dapd.kernels.capture import AttentionSum
 from dapd.kernels.norm import Added, add_rms_norm, rms_norm
 from dapd.kernels.rotary import rotated_heads
@@ -96,7 +96,7 @@ class Geometry:
     cos: Float[Tensor, "#b 1 s d"]
     sin: Float[Tensor, "#b 1 s d"]
     valid: Bool[Tensor, "b l"] | None
-    bias: Float[Tensor, "b 1 1 l"] | None
+    mask: KeyMask | None
     """`valid` as attention takes it."""
     cache: KVCache | None
     capture: Capture | None
@@ -163,9 +163,9 @@ class Layer(nn.Module):
         k, v = kv[:, : self.n_kv_heads], kv[:, self.n_kv_heads :]
         q = g.rows(q, index, dim=2)
         if g.capture is None or index not in g.capture.layers:
-            out = attend(q, k, v, g.bias)
+            out = attend(q, k, v, g.mask)
         else:
-            out, lse = attend_with_lse(q, k, v, g.bias)
+            out, lse = attend_with_lse(q, k, v, g.mask)
             computed = g.columns(index)
             g.attention.add(
                 take(q, g.queries, 2, of=computed),
@@ -243,7 +243,7 @@ class Transformer(nn.Module):
             cos=cos,
             sin=sin,
             valid=valid,
-            bias=None if valid is None else key_bias(valid, self.dtype),
+            mask=None if valid is None else KeyMask(valid, self.dtype),
             cache=cache,
             capture=capture,
             queries=predictors if by_predictor else window,
