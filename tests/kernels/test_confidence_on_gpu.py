@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from dapd import kernels
+from dapd.models import SHAPES
 from dapd.sampling import Sampling, choose
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
+LLADA = SHAPES["llada-8b"].profile
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 8e-3}
 
 
@@ -19,15 +21,15 @@ def test_equal_to_torch_and_without_a_sync(shape, given, asked, vocab, monkeypat
     dtype = given if asked == "model" else asked
     generator = torch.Generator(device="cuda").manual_seed(shape[1])
     logits = (4 * torch.randn(*shape, vocab, generator=generator, device="cuda")).to(given)
-    ends = {"banned": [126336], "deferred": [126081, 126348], "dtype": dtype, "keep_logits": False}
+    sampling = Sampling(eos="defer")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        ours = choose(logits, Sampling(), None, **ends)
+        ours = choose(logits, sampling, LLADA, dtype)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     monkeypatch.setattr(kernels, "usable", lambda tensor: False)
-    theirs = choose(logits, Sampling(), None, **ends)
+    theirs = choose(logits, sampling, LLADA, dtype)
     assert torch.equal(ours.token, theirs.token)
     torch.testing.assert_close(ours.confidence, theirs.confidence, rtol=TOLERANCE[dtype], atol=1e-12)
 
@@ -36,6 +38,6 @@ def test_nan_and_certainty():
     logits = torch.full((1, 3, 126464), -30.0, device="cuda")
     logits[0, 0, 100000] = 30.0
     logits[0, 1, 77] = float("nan")
-    found = choose(logits, Sampling(), None, banned=[126336], deferred=[], dtype=torch.float32)
+    found = choose(logits, Sampling(), LLADA, torch.float32)
     assert found.confidence[0, 0] == 1.0
     assert found.confidence.isfinite().tolist() == [[True, False, True]]

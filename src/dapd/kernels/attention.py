@@ -90,8 +90,8 @@ def _attend_behind_padding(
 ) -> Attended:
     """Attention of a single row, by flash attention for sequences of unequal length.
 
-    The padding is a sequence of its own without queries. Other kernels would take a bias, but cuDNN plans anew for every
-    length, which takes longer than ten passes of a large model.
+    The padding is a sequence of its own without queries. Other kernels would take a bias, but cuDNN plans anew for
+    every length, which takes longer than ten passes of a large model.
     """
     n, length = q.shape[2], k.shape[2]
     flat = [part[0].transpose(0, 1) for part in (q, k, v)]

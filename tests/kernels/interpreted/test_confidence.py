@@ -5,6 +5,7 @@ import torch
 
 from dapd import kernels
 from dapd.kernels import confidence
+from dapd.models import Profile
 from dapd.sampling import Sampling, choose
 
 DTYPES = [
@@ -22,13 +23,15 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(confidence, "CHUNK", 32)
 
 
-def both(logits, sampling=None, *, banned=(7,), deferred=(), dtype=torch.float32, keep_logits=True):
-    fields = {"banned": list(banned), "deferred": list(deferred), "dtype": dtype, "keep_logits": keep_logits}
-    sampling = sampling or Sampling()
-    ours = choose(logits, sampling, None, **fields)
+def both(logits, *, banned=(7,), deferred=(), dtype=torch.float32, **cut):
+    """The kernel's choice and torch's: the first banned id is the mask, up to two ends of the text are deferred."""
+    eos, eot = (*deferred, None, None)[:2]
+    profile = Profile(mask_id=banned[0], eos_id=banned[0] if eos is None else eos, pad_id=0, eot_id=eot)
+    sampling = Sampling(suppress=tuple(banned[1:]), eos="defer" if deferred else "none", **cut)
+    ours = choose(logits, sampling, profile, dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "usable", lambda tensor: False)
-        return ours, choose(logits, sampling, None, **fields)
+        return ours, choose(logits, sampling, profile, dtype)
 
 
 @pytest.mark.parametrize(("given", "asked"), DTYPES)
@@ -43,7 +46,7 @@ def test_equal_to_the_softmax(given, asked, vocab, scale):
         assert ours.confidence.dtype == asked
         tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 8e-3}[asked]
         torch.testing.assert_close(ours.confidence, theirs.confidence, rtol=tolerance, atol=0)
-        assert torch.equal(ours.logits, theirs.logits)
+        assert torch.equal(ours.make_logits(), theirs.make_logits())
 
 
 def test_the_lowest_id_among_equals():
@@ -88,10 +91,12 @@ def test_infinitely_unlikely_tokens():
     assert bool(ours.confidence.isfinite().all()) == bool(theirs.confidence.isfinite().all())
 
 
-def test_without_logits_and_with_a_nucleus():
+def test_more_ids_than_the_kernel_takes_and_a_nucleus():
     logits = torch.randn(2, 3, 90, generator=torch.Generator().manual_seed(0))
-    ours, theirs = both(logits, keep_logits=False)
-    assert ours.logits.shape == theirs.logits.shape == (2, 3, 0)
-    cut, theirs = both(logits, Sampling(top_p=0.5))
+    ours, theirs = both(logits, banned=(7, 8, 9, 10))
+    assert torch.equal(ours.token, theirs.token)
+    assert torch.equal(ours.confidence, theirs.confidence), "both went the torch way"
+    ours, theirs = both(logits)
+    cut, theirs = both(logits, top_p=0.5)
     torch.testing.assert_close(cut.confidence, theirs.confidence)
     assert bool((cut.confidence > ours.confidence).all())
