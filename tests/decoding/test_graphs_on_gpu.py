@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dapd import PRESETS, Canvas, Decoder, Needs, Options, Recordings, Sampling, Selection, Strategy, decode
+from dapd.decoding import decoder as decoders
 from dapd.decoding import graphs, loop
 from dapd.models import random
 from dapd.strategies import Dapd, Dawn, DreamSchedule, Klass, Threshold, TopK
@@ -116,7 +117,7 @@ def test_the_device_part_of_a_pass_reads_nothing_back(family, dtype, reuse, prom
         decoder = three_passes_in(model, strategy, options, None, prompts)
         if decoder.rows:
             with monkeypatch.context() as patch:
-                patch.setattr(loop, "run_pass", without_waiting)
+                patch.setattr(decoders, "run_pass", without_waiting)
                 assert decoder.step()
 
 

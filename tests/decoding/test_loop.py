@@ -29,7 +29,7 @@ from dapd import (
     TopK,
     decode,
 )
-from dapd.decoding.loop import on_device
+from dapd.decoding.decoder import on_device
 from dapd.models import Profile
 from dapd.sampling import choose
 from reference.models import PROMPTS, build

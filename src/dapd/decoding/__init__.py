@@ -1,7 +1,7 @@
 """Decoding: the loop, the rows that go through it, the plan of a pass, and passes recorded as CUDA graphs."""
 
+from dapd.decoding.decoder import Decoder, decode
 from dapd.decoding.graphs import Recordings
-from dapd.decoding.loop import Decoder, decode
 from dapd.decoding.options import Options, Reuse
 from dapd.decoding.row import Step
 

@@ -11,15 +11,17 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from dapd import kernels
-from dapd.decoding.plan import Inputs, Outcome, Pass
+from dapd.decoding.exchange import Inputs, Luggage, Outcome
+from dapd.decoding.plan import Pass
 from dapd.decoding.row import Row, has_hash
-from dapd.decoding.state import Luggage
 from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
@@ -126,16 +128,22 @@ class Recording:
     """One recorded pass and the buffers that it reads."""
 
     def __init__(
-        self, recorder: Recorder, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None, try_first: bool
+        self,
+        recorder: Recorder,
+        run: Run,
+        given: Inputs,
+        luggage: Sequence[Luggage],
+        pool: KVPool | None,
+        *,
+        try_first: bool,
     ) -> None:
-        self.plan = one.plan
         self.pool = pool
         self.mode = kernels.mode(recorder.device)
-        values = tensors(one.inputs)
+        values = tensors(given)
         self.packing = Packing(values)
         self.packed = self.packing.pack(values).to(recorder.device, copy=True)
         self.luggage: list[Luggage] = mapped(torch.clone, list(luggage))
-        inputs: Inputs = filled(one.inputs, self.packing.unpack(self.packed))
+        inputs: Inputs = filled(given, self.packing.unpack(self.packed))
 
         def work() -> tuple[Tensor, list[Outcome], list[object]]:
             outcomes, memories = run(inputs, self.luggage)
@@ -145,6 +153,22 @@ class Recording:
         self.replay = recorder.record(work, try_first=try_first)
 
 
+@dataclass(frozen=True)
+class Landed:
+    """The results of a pass that ran as it is."""
+
+    results: Results
+
+    def wait(self) -> Results:
+        return self.results
+
+    def may_repeat(self) -> bool:
+        return False
+
+    def again(self, one: Pass, outcomes: Sequence[Outcome]) -> None:
+        raise RuntimeError("only a recorded pass is launched again")
+
+
 class Flight:
     """A recorded pass on its way: launched, and not yet waited for.
 
@@ -152,14 +176,14 @@ class Flight:
     """
 
     def __init__(
-        self, recording: Recording, one: Pass, luggage: Sequence[Luggage], lock: AbstractContextManager[object]
+        self, recording: Recording, inputs: Inputs, luggage: Sequence[Luggage], lock: AbstractContextManager[object]
     ) -> None:
         self.recording = recording
         self.lock = lock
-        self.packed = recording.packing.pack(tensors(one.inputs))
+        self.packed = recording.packing.pack(tensors(inputs))
         if recording.packed.is_cuda:
             self.packed = self.packed.pin_memory()
-        self.inputs: Inputs = filled(one.inputs, recording.packing.unpack(self.packed))
+        self.inputs: Inputs = filled(inputs, recording.packing.unpack(self.packed))
         self._launch(tensors(list(luggage)))
 
     def _launch(self, luggage: Sequence[Tensor]) -> None:
@@ -190,9 +214,9 @@ class Flight:
         before = signature([one.memory for one in self.recording.luggage])
         return before == signature(self.memories) and self.recording.mode == kernels.mode(self.recording.packed.device)
 
-    def again(self, outcomes: Sequence[Outcome]) -> None:
-        """Launch the pass that follows these outcomes, which has the same form."""
-        self.inputs.after(self.recording.plan, outcomes)
+    def again(self, one: Pass, outcomes: Sequence[Outcome]) -> None:
+        """Launch the pass that follows these outcomes of pass `one`, which has the same form."""
+        self.inputs.advance(one, outcomes)
         self._launch(tensors(self.memories))
 
 
@@ -223,21 +247,27 @@ class Recordings:
         return self.recorder.device
 
     def launch(
-        self, weights: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None
+        self,
+        weights: Hashable,
+        run: Run,
+        one: Pass,
+        inputs: Inputs,
+        luggage: Sequence[Luggage],
+        pool: KVPool | None,
     ) -> Flight | None:
         """A pass as a recording, from its second time on; None: it has to run as it is.
 
         `weights` is what must be the same besides the pass's own kind and shapes.
         """
         with self.lock:
-            shapes = (signature(one.inputs), signature(list(luggage)))
-            key = (weights, one.plan.key, shapes, None if pool is None else id(pool), kernels.mode(self.device))
+            shapes = (signature(inputs), signature(list(luggage)))
+            key = (weights, one.key, shapes, None if pool is None else id(pool), kernels.mode(self.device))
             if key not in self.kept and self._occurred(key):
-                self._record(key, run, one, luggage, pool)
+                self._record(key, one, partial(Recording, self.recorder, run, inputs, luggage, pool))
             if key not in self.kept:
                 return None
             self.kept.move_to_end(key)
-            return Flight(self.kept[key], one, luggage, self.lock)
+            return Flight(self.kept[key], inputs, luggage, self.lock)
 
     def _occurred(self, key: Hashable) -> bool:
         """Whether such a pass has been here before and can be recorded."""
@@ -245,14 +275,12 @@ class Recordings:
         _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
         return times is not None and times > 0
 
-    def _record(self, key: Hashable, run: Run, one: Pass, luggage: Sequence[Luggage], pool: KVPool | None) -> None:
-        rules = one.plan.rules
+    def _record(self, key: Hashable, one: Pass, record: Callable[..., Recording]) -> None:
         try:
-            recording = Recording(self.recorder, run, one, luggage, pool, rules not in self.proven)
-            _put(self.kept, key, recording, MAX_RECORDINGS)
-            self.proven.add(rules)
+            _put(self.kept, key, record(try_first=one.rules not in self.proven), MAX_RECORDINGS)
+            self.proven.add(one.rules)
         except RuntimeError as error:
-            names = ", ".join(dict.fromkeys(type(group.strategy).__name__ for group in one.plan.groups))
+            names = ", ".join(dict.fromkeys(type(row.strategy).__name__ for row in one.rows))
             why = (str(error).splitlines() or [type(error).__name__])[0]
             # Too little memory now may be enough later: try again after a while.
             self.occurrences[key] = -PATIENCE if "out of memory" in str(error) else None

@@ -17,6 +17,15 @@ from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
 from dapd.strategies.base import Needs, Selects, needs_of
 
+Columns = slice | Int[Tensor, " s"]
+"""Positions of a row: side by side, or any, from left to right."""
+
+
+def n_columns(columns: Columns) -> int:
+    """How many positions these are."""
+    n: int = columns.stop - columns.start if isinstance(columns, slice) else len(columns)
+    return n
+
 
 @dataclass(frozen=True)
 class Step:
@@ -157,7 +166,7 @@ class Row:
         """The numbers of `Progress`, in order."""
         return sum(self.left), self.total, self.masks[self.block], self.step, self.n_blocks
 
-    def columns(self) -> slice | Int[Tensor, " s"]:
+    def columns(self) -> Columns:
         """The positions that the next pass has to compute."""
         block = self.blocks[self.block]
         reuse = self.options.reuse
@@ -195,9 +204,8 @@ class Row:
         """Random numbers for the window; the same again if the pass has to be repeated."""
         key = (self.passes, purpose)
         if key not in self._drawn:
-            window = self.window
             self._drawn = {old: numbers for old, numbers in self._drawn.items() if old[0] == self.passes}
-            self._drawn[key] = self._draws.uniform(window.stop - window.start, *more)
+            self._drawn[key] = self._draws.uniform(n_columns(self.window), *more)
         return self._drawn[key]
 
     def accept(self, decision: Decision, began: float, shared_by: int) -> Step:

@@ -1,0 +1,220 @@
+"""Rows that come and go: who has a place, what the next passes are, and what becomes of a row that fails."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from dapd.canvas import Canvas
+from dapd.decoding.exchange import Inputs, Luggage, remember, repeats
+from dapd.decoding.graphs import BUCKET, HOST, Flight, Landed, Recordings, obstacle, weights_of
+from dapd.decoding.loop import run_pass
+from dapd.decoding.options import Options, Reuse
+from dapd.decoding.plan import Pass, Planner, rounded
+from dapd.decoding.row import Row, Step
+from dapd.decoding.tree import moved
+from dapd.errors import DapdError
+from dapd.models.base import MaskedLM
+from dapd.models.cache import KVPool
+from dapd.strategies.base import Selects
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A pass that was started."""
+
+    one: Pass
+    began: float
+    flight: Flight | Landed
+    """Where its results are awaited."""
+
+
+class Decoder:
+    """Decodes rows that join and leave between passes.
+
+    `admit` a row at any time, and call `step` for the next pass of every row. At most `places` rows (None: any number)
+    are decoded at a time and the others wait; a row leaves in the pass in which it is complete, and the next one takes
+    its place. In float32 a row is decoded as it would be alone, whoever shares its passes.
+    """
+
+    def __init__(self, model: MaskedLM, recordings: Recordings | None = None, places: int | None = None) -> None:
+        if places is not None and places < 1:
+            raise DapdError(f"places is {places}; it must be at least 1")
+        self.model = model
+        self.recordings = recordings
+        self.places = places
+        self.weights = None if recordings is None else weights_of(model)
+        self.planner = Planner(1 if recordings is None else BUCKET)
+        self.rows: list[Row] = []
+        self.waiting: deque[Row] = deque()
+        self.failures: dict[Hashable, Exception] = {}
+        """Rows that had to leave, by name, and why; the others go on."""
+        self.pool: KVPool | None = None
+        """Memory for keys and values, once a row reuses any."""
+        self.ahead: Launch | None = None
+        """The next pass, where it was launched already."""
+        self.columns_needed = 0
+        self.columns_computed = 0
+        """With the padding."""
+
+    def admit(
+        self, canvas: Canvas, strategy: Selects, options: Options | None = None, *, name: Hashable = 0, seed: int = 0
+    ) -> None:
+        """Let a row take part as soon as there is a place. Mistakes in the arguments are reported at once."""
+        row = Row(self.model, canvas, strategy, options or Options(), name=name, seed=seed)
+        reason = obstacle(self.model, row, self.recordings)
+        if row.options.graphs and reason is not None:
+            raise DapdError(f"graphs is set, but {reason}; leave it out, or set it to none or false")
+        row.recordable = reason is None and row.options.graphs is not False
+        if not row.done:
+            self.waiting.append(row)
+
+    def cancel(self, name: Hashable) -> None:
+        """Let a row leave before it is complete."""
+        self.rows = [row for row in self.rows if row.name != name]
+        self.waiting = deque(row for row in self.waiting if row.name != name)
+
+    @torch.inference_mode(False)  # what is made in inference mode cannot be written outside of it; pools outlive this
+    @torch.no_grad()
+    def step(self) -> list[Step]:
+        """One pass for every row that has a place, and what it did to each."""
+        with on_device(self.model.device):
+            if self.ahead is not None:
+                steps = self._finish(self.ahead)
+            else:
+                while self.waiting and self._has_place():
+                    self.rows.append(self.waiting.popleft())
+                self._make_room()
+                steps = self._pass(self.rows)
+        self.rows = [row for row in self.rows if not row.done and row.name not in self.failures]
+        return steps
+
+    def steps(self) -> Iterator[Step]:
+        """All steps until every row is complete; the first failure is raised."""
+        try:
+            while self.rows or self.waiting:
+                yield from self.step()
+                for error in self.failures.values():
+                    raise error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Leave the memory for keys and values to the next decoder that uses the same recordings."""
+        if self.pool is not None and self.recordings is not None:
+            self.recordings.give_back(self.pool)
+        self.pool = None
+
+    def _has_place(self) -> bool:
+        return self.places is None or len(self.rows) < self.places
+
+    def _pass(self, rows: Sequence[Row]) -> list[Step]:
+        steps: list[Step] = []
+        for one in self.planner.passes(rows, 0 if self.pool is None else self.pool.length):
+            try:
+                steps += self._finish(self._start(one))
+            except Exception as error:
+                steps += self._one_by_one(one.rows, error)
+        return steps
+
+    def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
+        """After a pass that failed: each of its rows alone, so that only those leave that fail by themselves."""
+        if len(rows) > 1:
+            return [step for row in rows for step in self._pass([row])]
+        self.failures[rows[0].name] = error
+        return []
+
+    def _start(self, one: Pass) -> Launch:
+        """Forward, observe and select on the device: from a recording, or as it is."""
+        began = time.perf_counter()
+        pool = self.pool if one.keeps else None
+        inputs = Inputs.of(one, self.model.profile.pad_id, 0 if pool is None else pool.rows)
+        luggage = [Luggage.of(group.members, self.model.vocab_size) for group in one.groups]
+        run = partial(run_pass, self.model, one, pool)
+        if self.recordings is not None and all(row.recordable for row in one.rows):
+            flight = self.recordings.launch(self.weights, run, one, inputs, luggage, pool)
+            if flight is not None:
+                return Launch(one, began, flight)
+        outcomes, memories = run(moved(inputs, self.model.device), luggage)
+        return Launch(one, began, Landed((moved(outcomes, HOST), memories)))
+
+    def _finish(self, launch: Launch) -> list[Step]:
+        """Wait for a pass, and commit what was selected."""
+        one, flight = launch.one, launch.flight
+        may_repeat = flight.may_repeat() and self._has_only(one.rows)
+        outcomes, memories = flight.wait()
+        self.ahead = None
+        if may_repeat and repeats(one, outcomes):
+            # Before the rows are told anything: the device computes the next pass while the host does the rest.
+            flight.again(one, outcomes)
+            self.ahead = Launch(one, time.perf_counter(), flight)
+        self.columns_needed += one.columns_needed
+        self.columns_computed += one.columns_computed
+        steps = []
+        for group, outcome, memory in zip(one.groups, outcomes, memories, strict=True):
+            remember(group.members, memory)
+            for row, decision in outcome.decisions(group):
+                if row in self.rows:  # it may have been cancelled meanwhile
+                    try:
+                        steps.append(row.accept(decision, launch.began, len(one.rows)))
+                    except DapdError as error:
+                        self.failures[row.name] = error
+        return steps
+
+    def _has_only(self, rows: Sequence[Row]) -> bool:
+        """Whether these are all rows, and nobody waits for a place that is free."""
+        return set(rows) == set(self.rows) and not (self.waiting and self._has_place())
+
+    def _make_room(self) -> None:
+        """A place for every row that keeps keys and values."""
+        keepers = [row for row in self.rows if row.options.reuse is not Reuse.NONE]
+        if not keepers:
+            return
+        rows = max(len(keepers), self.pool.rows if self.pool else 0)
+        length = max(rounded(row.length, self.planner.multiple) for row in keepers)
+        if self.pool is None:
+            self.pool = KVPool(rows, length) if self.recordings is None else self.recordings.borrow(rows, length)
+        elif rows > self.pool.rows or length > self.pool.length:
+            self.pool = self.pool.grown(rows, max(length, self.pool.length))
+        taken = {row.place for row in keepers}
+        free = iter([place for place in range(self.pool.rows) if place not in taken])
+        for row in keepers:
+            if row.place is None:
+                row.place = next(free)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels and graphs are launched on torch's current device: among several it must be the model's."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def decode(
+    model: MaskedLM,
+    canvases: Sequence[Canvas],
+    strategy: Selects,
+    options: Options | None = None,
+    *,
+    places: int | None = None,
+    recordings: Recordings | None = None,
+) -> Iterator[Step]:
+    """Fill every mask of some canvases: every pass of every row as a step, whose `row` is the number of its canvas.
+
+    At most `places` rows (None: all) are decoded at a time, the longest first, so that rows of about the same length
+    meet. Mistakes in the arguments are reported at once, before the first step.
+    """
+    options = options or Options()
+    seeds = options.seeds(len(canvases))
+    if options.graphs is False:
+        recordings = None
+    elif recordings is None:
+        recordings = Recordings.on(model.device)
+    decoder = Decoder(model, recordings, places)
+    for number in sorted(range(len(canvases)), key=lambda number: -canvases[number].length):
+        decoder.admit(canvases[number], strategy, options, name=number, seed=seeds[number])
+    return decoder.steps()

@@ -1,0 +1,156 @@
+"""What the rows of a pass send to the device, and what comes back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dapd.decoding.plan import Group, Pass
+from dapd.decoding.row import Decision, Memory, Row
+from dapd.decoding.tree import filled, signature, tensors
+from dapd.errors import StrategyContractError
+
+
+@dataclass(frozen=True)
+class GroupInputs:
+    """What differs from pass to pass for the rows of a group."""
+
+    choices: Bool[Tensor, "g n"]
+    """Positions that may be committed."""
+    window: Int[Tensor, "g 2"]
+    """First position of the window, and the one behind its last."""
+    block: Int[Tensor, "g 2"]
+    """First position of the active block, and the one behind its last."""
+    counts: Int[Tensor, "5 g"]
+    """The numbers of `Progress`, in order."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> GroupInputs:
+        return cls(
+            choices=torch.stack([row.choices for row in rows]),
+            window=torch.tensor([(row.window.start, row.window.stop) for row in rows]),
+            block=torch.tensor([(row.blocks[row.block].start, row.blocks[row.block].stop) for row in rows]),
+            counts=torch.tensor([row.counts for row in rows]).T.contiguous(),
+        )
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What differs from pass to pass. They travel to the device in one piece."""
+
+    tokens: Int[Tensor, "b length"]
+    padding: Int[Tensor, " b"]
+    """Columns of padding before each row."""
+    span: Int[Tensor, "b s"] | None
+    """The columns to compute of each row; None: the pass has a slice."""
+    window: Int[Tensor, "b n"] | None
+    """The columns to predict of each row; None: the pass has a slice."""
+    places: Int[Tensor, " b"] | None
+    """Each row's place among the kept keys and values; None: all places in order, or nothing is kept."""
+    groups: tuple[GroupInputs, ...]
+
+    @classmethod
+    def of(cls, one: Pass, pad_id: int, n_places: int) -> Inputs:
+        """The inputs of a pass; `n_places` is the number of rows whose keys and values can be kept."""
+        places = [row.place for row in one.members]
+        return cls(
+            tokens=torch.stack([pad(r.canvas.tokens, (one.length - r.length, 0), value=pad_id) for r in one.members]),
+            padding=torch.tensor([one.length - row.length for row in one.members]),
+            span=None if isinstance(one.span, slice) else one.span,
+            window=None if isinstance(one.window, slice) else one.window,
+            places=torch.tensor(places) if one.keeps and places != [*range(n_places)] else None,
+            groups=tuple(GroupInputs.of(group.members) for group in one.groups),
+        )
+
+    def advance(self, one: Pass, outcomes: Sequence[Outcome]) -> None:
+        """Make these the inputs of the next pass, where that has the same form: tokens committed, fewer masks."""
+        for group, given, outcome in zip(one.groups, self.groups, outcomes, strict=True):
+            tokens = self.tokens[group.rows]
+            if isinstance(one.window, slice):
+                window = tokens[:, one.window]
+                window.copy_(torch.where(outcome.commit, outcome.token, window))
+            else:
+                columns = one.window[group.rows, : group.width]
+                tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
+            given.choices.logical_and_(~outcome.commit)
+            given.counts[0] -= outcome.commit.sum(-1)
+            given.counts[3] += 1
+
+
+@dataclass(frozen=True)
+class Luggage:
+    """What the rows of a group have on the device: the numbers drawn for this pass, and what is remembered for them."""
+
+    uniform: Float[Tensor, "g n vocab"] | None
+    """Draws for the tokens, where there is a temperature."""
+    noise: Float[Tensor, "g n"] | None
+    """Draws for the strategy, where it wants any."""
+    memory: object
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], vocab_size: int) -> Luggage:
+        uniform = noise = None
+        if rows[0].options.sampling.temperature > 0:
+            uniform = torch.stack([row.draw("tokens", vocab_size) for row in rows])
+        if rows[0].needs.draws:
+            noise = torch.stack([row.draw("strategy") for row in rows])
+        return cls(uniform, noise, _joined([row.memory for row in rows if row.memory is not None]))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a pass for the rows of a group. It travels to the host in one piece."""
+
+    commit: Bool[Tensor, "g n"]
+    token: Int[Tensor, "g n"]
+    confidence: Float[Tensor, "g n"]
+    edges: Bool[Tensor, "g n n"] | None
+
+    def decisions(self, group: Group) -> Iterator[tuple[Row, Decision]]:
+        """What was decided for each row; a row that stands in several times is told once."""
+        for index, row in enumerate(group.members):
+            if row not in group.members[:index]:
+                edges = None if self.edges is None else self.edges[index]
+                yield row, Decision(self.commit[index], self.token[index], self.confidence[index], edges)
+
+
+def _joined(memories: Sequence[Memory]) -> object:
+    """The memories of some rows as one, which may have come from several calls of `select`."""
+    if not memories:
+        return None
+    tree = memories[0].tree
+    whole = [memory.index for memory in memories] == [*range(memories[0].rows)]
+    if whole and all(memory.tree is tree for memory in memories):
+        return tree
+    parts = [[value[memory.index] for value in tensors(memory.tree)] for memory in memories]
+    return filled(tree, [torch.stack(column) for column in zip(*parts, strict=True)])
+
+
+def remember(rows: Sequence[Row], tree: object) -> None:
+    """Give every row its part of what the strategy remembers."""
+    values = tensors(tree)
+    if any(value.shape[:1] != (len(rows),) for value in values):
+        shapes = ", ".join(str(list(value.shape)) for value in values)
+        raise StrategyContractError(
+            f"strategy {type(rows[0].strategy).__name__} remembers tensors of shape {shapes} for a batch of "
+            f"{len(rows)}; the first dimension of each must be the batch"
+        )
+    form = signature(tree, skip=1)
+    for index, row in enumerate(rows):
+        row.memory = None if tree is None else Memory(tree, index, len(rows), form)
+
+
+def repeats(one: Pass, outcomes: Sequence[Outcome]) -> bool:
+    """Whether the pass after these outcomes has the same form for every row."""
+    for group, outcome in zip(one.groups, outcomes, strict=True):
+        counts = outcome.commit.sum(-1).tolist()
+        if not all(row.repeats(n) for row, n in zip(group.members, counts, strict=True)):
+            return False
+        if any(row.options.early_stop and row.stops(decision) for row, decision in outcome.decisions(group)):
+            return False
+    return True
