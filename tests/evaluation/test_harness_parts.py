@@ -12,7 +12,7 @@ import torch
 
 import dapd
 from dapd.errors import DapdError
-from dapd.evaluation.harness.code import CodeEval, Limits, execute, limited, pass_at
+from dapd.evaluation.harness.code import CodeEval, CodeLimits, limited, pass_at
 from dapd.evaluation.harness.data import GSM8K, IFEVAL, MBPP
 from dapd.evaluation.harness.likelihood import log_likelihood
 from dapd.evaluation.harness.options import EvalOptions, configured
@@ -120,39 +120,8 @@ def test_one_token_has_one_masking() -> None:
     assert log_likelihood(network, [5, 6], [9], 7, seed=3) == pytest.approx(exact_bound(network, [5, 6], [9]))
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("assert 1 + 1 == 2", "passed"),
-        ("print('noise' * 10000)", "passed"),
-        ("assert 1 + 1 == 3, 'sum'", "failed: AssertionError: sum"),
-        ("def f(:", "failed: SyntaxError"),
-        ("import sys; sys.exit(0)", "failed: SystemExit"),
-        ("import os; os._exit(0)", "failed: ended with status 0"),
-        ("raise KeyboardInterrupt", "failed: KeyboardInterrupt"),
-        ("x = bytearray(1 << 30)", "failed: MemoryError"),
-        ("open('big', 'wb').write(b'x' * (1 << 25))", "failed"),
-        ("input()", "failed: EOFError"),
-        ("import os; os.kill(os.getpid(), 9)", "failed: ended with status -9"),
-    ],
-)
-def test_code_is_judged_by_reaching_its_end(program: str, said: str) -> None:
-    assert execute(program, Limits(5, 400)).startswith(said)
-
-
-def test_code_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    began = time.monotonic()
-    assert execute("while True: pass", Limits(1, 400)) == "timed out"
-    mark = tmp_path / "alive"
-    forks = f"import os, time\nif os.fork() == 0:\n time.sleep(3)\n open({str(mark)!r}, 'w')\ntime.sleep(60)"
-    assert execute(forks, Limits(1, 400)) == "timed out"
-    assert time.monotonic() - began < 8
-    time.sleep(2.5)
-    assert not mark.exists()
-
-
 def test_code_metric_counts_and_has_the_limits_of_the_run() -> None:
-    with limited(Limits(0.5, 400)):
+    with limited(CodeLimits(0.5, 400)):
         rates, runs = CodeEval().compute(
             references=["assert f() == 1", "assert g()"],
             predictions=[["def f(): return 1", "def f(): return 2"], ["import time; time.sleep(9)"] * 2],
@@ -162,6 +131,15 @@ def test_code_metric_counts_and_has_the_limits_of_the_run() -> None:
     assert runs[1] == ["timed out", "timed out"]
 
 
+def test_code_cannot_mark_itself_as_passed() -> None:
+    """Words on every descriptor, a word found in the interpreter, an early end: what a process says decides nothing."""
+    write = "for fd in range(64):\n    try: os.write(fd, word)\n    except OSError: pass\nos._exit(0)"
+    words = ("b'passed'", "sys.argv[-1].encode()", "sys.modules['__main__'].__dict__.get('mark', '').encode()")
+    candidates = [f"import os, sys\nword = {word}\n{write}" for word in words]
+    _, runs = CodeEval().compute(references=["assert f() == 1"], predictions=[candidates])
+    assert not any("passed" in reason for reason in runs[0])
+
+
 def test_pass_at_k_by_counting() -> None:
     for total, passed, k in itertools.product(range(1, 6), range(6), range(1, 5)):
         if passed > total or k > total:
@@ -169,6 +147,8 @@ def test_pass_at_k_by_counting() -> None:
         draws = list(itertools.combinations(range(total), k))
         share = sum(any(i < passed for i in draw) for draw in draws) / len(draws)
         assert math.isclose(pass_at(k, total, passed), share)
+    with pytest.raises(DapdError, match="pass@10 needs 10 candidates"):
+        pass_at(10, 1, 0)
 
 
 def test_a_scorer_that_hangs_is_given_up_and_the_next_answer_is_scored() -> None:

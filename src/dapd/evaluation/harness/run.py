@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dapd.evaluation.harness.code import Limits, limited
+from dapd.evaluation.harness.code import CodeLimits, limited
 from dapd.evaluation.harness.data import offline
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary
 from dapd.evaluation.harness.prompts import chat_mode
@@ -43,7 +43,7 @@ def evaluate(
     return the same summaries.
     """
     require_lm_eval()
-    limits = Limits(options.code_seconds, options.code_memory_mb)
+    limits = CodeLimits(options.code_seconds, options.code_memory_mb)
     with offline(options.data_dir), quiet(), limited(limits):
         loaded = load_tasks(tasks, options)
         world = World.from_environment()
