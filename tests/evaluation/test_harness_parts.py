@@ -19,6 +19,7 @@ from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
 from dapd.evaluation.harness.scoring import Guard, summarise
 from dapd.evaluation.harness.world import World
+from dapd.evaluation.runs import Run
 from dapd.generation import DiffusionLM
 
 
@@ -169,7 +170,7 @@ def test_a_scorer_that_hangs_is_given_up_and_the_next_answer_is_scored() -> None
     assert guard("a", ["die"]) == {"right": False, "said": ""}
     assert guard("b", ["b"])["right"]
     assert guard.timed_out == ["a", "a"]
-    with pytest.raises(RuntimeError, match="KeyError: 'column'"):
+    with pytest.raises(DapdError, match=r"scorer of task .* KeyError: 'column'"):
         guard("a", ["raise"])
     guard.close()
 
@@ -186,7 +187,12 @@ def test_local_files_are_checked_to_the_line(tmp_path: Path) -> None:
     (tmp_path / "gsm8k").mkdir()
     good = json.dumps({"question": "q", "answer": "#### 1"}) + "\n"
     (tmp_path / "gsm8k" / "train.jsonl").write_text(good)
-    for bad, said in ((good + '{"question": "q"}\n', "line 2: no column 'answer'"), (good + "x\n", "line 2: not JSON")):
+    for bad, said in (
+        (good + '{"question": "q"}\n', "line 2: no column 'answer'"),
+        (good + '{"question": "q", "answer": null}\n', "line 2: answer is None; it must be of type str"),
+        (good + "x\n", "line 2: not JSON"),
+        (good + "[" * 100_000 + "\n", "line 2: not JSON .*nested too deeply"),
+    ):
         (tmp_path / "gsm8k" / "test.jsonl").write_text(bad)
         with pytest.raises(DapdError, match=said):
             GSM8K.read(tmp_path)
@@ -223,7 +229,7 @@ def test_options_and_fields() -> None:
 
 def test_summary_counts_by_hand() -> None:
     def record(doc: int, **numbers: float) -> dict[str, Any]:
-        return {"task": "humaneval", "doc": doc, **numbers}
+        return {"kind": "generate", "task": "humaneval", "doc": doc, **numbers}
 
     records = [
         record(0, nfe=10, tokens=20, seconds=1.0, loop_seconds=2.0, prompt_tokens=100, fast_dllm_tokens=30),
@@ -235,6 +241,27 @@ def test_summary_counts_by_hand() -> None:
     assert (found.n, found.accuracy, found.metric, found.nfe) == (2, 50.0, "pass@1,create_test", 20.0)
     assert (found.tokens_per_forward, found.tps, found.seconds) == (60 / 40, 20.0, 3.0)
     assert (found.tps_fast_dllm, found.tps_fast_dllm_2025) == (20.0, 95.0)
+
+
+def test_results_that_lack_something_are_named(tmp_path: Path) -> None:
+    """A number that is missing would count as 0 in the means, and a key that is missing would end in a KeyError."""
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    from dapd.evaluation.harness.adapter import Memory
+
+    whole = {"kind": "likelihood", "task": "t", "doc": 0, "idx": 0, "repeat": 0, "digest": "d", "nfe": 1, "tokens": 1}
+    whole |= {"seconds": 0.5, "logprob": -1.0, "greedy": False}
+    run = Run.open(tmp_path, {})
+    run.append([whole])
+    assert len(Memory(run).held) == 1
+    for column in whole:
+        run = Run.open(tmp_path / column, {})
+        run.append([whole, {key: value for key, value in whole.items() if key != column}])
+        with pytest.raises(DapdError, match=rf"results\.jsonl, line 2: {column} is None"):
+            Memory(run)
+    run = Run.open(tmp_path / "text", {})
+    run.append([{**whole, "nfe": "many"}])
+    with pytest.raises(DapdError, match="line 1: nfe is 'many'"):
+        Memory(run)
 
 
 def test_shares_are_whole_and_apart() -> None:

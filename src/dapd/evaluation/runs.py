@@ -68,8 +68,24 @@ class Run:
             file.write(json.dumps(environment()) + "\n")
 
     def write(self, name: str, content: Any) -> Path:
-        """A JSON file in the folder, whole or not at all."""
-        return write_text(self.folder / name, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+        """A JSON file in the folder, whole or not at all; one that says the same already stays as it is."""
+        path = self.folder / name
+        text = json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
+        if path.is_file() and path.read_bytes() == text.encode():
+            return path
+        return write_text(path, text)
+
+    def read(self, name: str, default: Any) -> Any:
+        """What `write` wrote under this name; the default where there is no such file, or none of this form: a summary
+        can be made again."""
+        try:
+            content = parse_json((self.folder / name).read_bytes())
+        except (OSError, ValueError):
+            return default
+        same = isinstance(content, type(default)) and all(
+            isinstance(content.get(k), type(v)) for k, v in default.items()
+        )
+        return content if same else default
 
 
 def read_records(path: Path) -> list[Record]:

@@ -48,7 +48,6 @@ def evaluate(
         loaded = load_tasks(tasks, options)
         world = World.from_environment()
         run = Run.open(out, setup(model, setting, options), "run")
-        run.note_environment()
         from dapd.evaluation.harness.adapter import HarnessLM
 
         lm = HarnessLM(model, setting, options, run, world)
@@ -109,9 +108,27 @@ def _score(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions, run: R
         records = [r for r in lm.memory.held.values() if r["task"] == name and r["doc"] in docs]
         summaries.append(summarise(name, results["results"][name], records))
     late = {name: len(guard.timed_out) for name, guard in guards.items() if guard.timed_out}
-    run.write(SCORES, {name: [_scores(sample) for sample in results["samples"][name]] for name in tasks})
-    run.write(SUMMARY, {"tasks": [dataclasses.asdict(s) for s in summaries], "checker_timeouts": late})
+    scores = {name: [_scores(sample) for sample in results["samples"][name]] for name in tasks}
+    _keep(run, summaries, scores, late)
     return summaries
+
+
+def _keep(run: Run, summaries: Sequence[TaskSummary], scores: Mapping[str, Any], late: Mapping[str, int]) -> None:
+    """Write the summaries and scores down, beside those of other tasks and never over those of more documents."""
+    before = run.read(SUMMARY, {"tasks": [], "checker_timeouts": {}})
+    tasks = {one["task"]: one for one in before["tasks"] if isinstance(one, dict) and {"task", "n"} <= one.keys()}
+    timeouts = dict(before["checker_timeouts"])
+    details = dict(run.read(SCORES, {}))
+    for one in summaries:
+        if one.n < tasks.get(one.task, {"n": 0})["n"]:
+            continue
+        tasks[one.task] = dataclasses.asdict(one)
+        details[one.task] = scores[one.task]
+        timeouts.pop(one.task, None)
+        if one.task in late:
+            timeouts[one.task] = late[one.task]
+    run.write(SCORES, details)
+    run.write(SUMMARY, {"tasks": list(tasks.values()), "checker_timeouts": timeouts})
 
 
 def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
