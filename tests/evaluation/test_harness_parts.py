@@ -20,7 +20,6 @@ from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, c
 from dapd.evaluation.harness.scoring import Guard, summarise
 from dapd.evaluation.harness.world import World
 from dapd.evaluation.runs import Run
-from dapd.generation import DiffusionLM
 
 
 class ChatTokenizer:
@@ -286,7 +285,28 @@ def test_weights_of_the_same_name_are_told_apart() -> None:
     model = dapd.load("random:tiny-llada", device="cpu")
     before = fingerprint(model)
     assert before == fingerprint(dapd.load("random:tiny-llada", device="cpu"))
-    with torch.no_grad():
-        next(iter(model.network.parameters()))[0, 0] += 1  # type: ignore[attr-defined]
+    assert before.endswith(" float32")
+    # Any number counts, wherever it stands and however it is changed.
+    for weight in model.network.parameters():  # type: ignore[attr-defined]
+        for place in (0, weight.numel() // 2 + 3, weight.numel() - 1):
+            with torch.no_grad():
+                weight.flatten()[place] += 1
+            after = fingerprint(model)
+            assert after != before, (tuple(weight.shape), place)
+            before = after
+    next(iter(model.network.parameters())).data += 1  # type: ignore[attr-defined]
     assert fingerprint(model) != before
-    assert fingerprint(DiffusionLM(model.network, name="x")) != before
+    halves = dapd.load("random:tiny-llada", device="cpu", dtype=torch.bfloat16)
+    assert fingerprint(halves).endswith(" bfloat16")
+
+
+def test_a_digest_is_made_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dapd.evaluation import fingerprint as module
+
+    digests: list[int] = []
+    whole = module._digest
+    monkeypatch.setattr(module, "_digest", lambda weights: digests.append(1) or whole(weights))
+    monkeypatch.setattr(module, "PIECE", 100)
+    model = dapd.load("random:tiny-llada", device="cpu")
+    assert module.fingerprint(model) == module.fingerprint(model)
+    assert len(digests) == 1

@@ -67,6 +67,12 @@ class HubMaskedLM:
     def parameters(self) -> Any:
         return self.inner.parameters()
 
+    def named_parameters(self) -> Any:
+        return self.inner.named_parameters()
+
+    def named_buffers(self) -> Any:
+        return self.inner.named_buffers()
+
     def __call__(
         self,
         tokens: Int[Tensor, "batch length"],

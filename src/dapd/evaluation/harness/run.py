@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from dapd.evaluation.fingerprint import fingerprint
 from dapd.evaluation.harness.code import CodeLimits, limited
 from dapd.evaluation.harness.data import offline
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary
@@ -25,6 +23,8 @@ from dapd.settings import Setting, describe
 
 if TYPE_CHECKING:
     from dapd.evaluation.harness.adapter import HarnessLM
+
+__all__ = ["SCORES", "SUMMARY", "evaluate", "fingerprint", "setup"]
 
 SUMMARY, SCORES = "summary.json", "scores.json"
 
@@ -72,17 +72,6 @@ def setup(model: DiffusionLM, setting: Setting, options: EvalOptions) -> dict[st
         "chat": chat_mode(options.chat, model.tokenizer),
         "lm_eval": version("lm_eval"),
     }
-
-
-def fingerprint(model: DiffusionLM) -> str:
-    """A checksum of a few numbers of every weight: another checkpoint under the same name is another model."""
-    total, kinds = 0, set()
-    everything = [weight for kind in ("parameters", "buffers") for weight in getattr(model.network, kind, list)()]
-    for parameter in everything:
-        few = parameter.detach().flatten()[:64].to("cpu", torch.float32)
-        total = zlib.crc32(few.numpy().tobytes(), total)
-        kinds.add(str(parameter.dtype).removeprefix("torch."))
-    return f"{total:08x} {'+'.join(sorted(kinds))}".strip()
 
 
 def _prompting(lm: HarnessLM) -> dict[str, Any]:
