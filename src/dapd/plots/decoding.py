@@ -14,6 +14,7 @@ from torch import Tensor
 from dapd.errors import DapdError
 from dapd.plots.figure import WIDE, Grid, check_suffix, plain, sheet
 from dapd.plots.palette import STEPS, colour, family, labels
+from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 
 BINS = 100
@@ -130,9 +131,7 @@ def check(traces: Sequence[Trace], path: Path | None, until: float) -> None:
         raise DapdError(f"--until is {until}; it is a share of the decoding, above 0 and at most 1")
     if not traces:
         raise DapdError("there are no traces to draw")
-    for number, trace in enumerate(traces, 1):
-        if not trace.steps:
-            raise DapdError(f"trace {number} is empty: nothing was decoded in it")
+    check_traces(traces)
 
 
 def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
