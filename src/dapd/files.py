@@ -74,3 +74,23 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Inside, no other process does the same in this folder; a second one is refused. Where the system has no locks,
+    nobody is."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path = folder / ".lock"
+    with writing(path), path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DapdError(
+                f"another process is at work in {folder}: wait for its end, or give another folder"
+            ) from None
+        yield

@@ -172,7 +172,7 @@ def test_too_many_steps_say_what_to_change() -> None:
         (["forward", "--device", "cpu", "--graphs", "on"], "needs a CUDA device"),
         (["forward", "--capture", "flash"], "unknown capture method"),
         (["decode", "--steps", "1000"], "steps is 1000; allowed: 1 to the 256 new tokens"),
-        (["step", "--json", "no/such/folder/x.json"], "there is no folder no/such/folder"),
+        (["step", "--json", "no/such/folder/x.json"], "no/such/folder/x.json: No such file"),
         (["targets", "--rounds", "0"], "rounds is 0"),
         (["parity", "--dtypes", "float12"], "unknown dtype"),
         (["parity", "--task", "nothing"], "unknown task"),

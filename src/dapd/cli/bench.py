@@ -115,6 +115,16 @@ def prepared(
     return Bench(network, model, rate, **counts)
 
 
+def check_lengths(bench: Bench, asked: list[Case]) -> None:
+    """What no pass of this model can hold, found before the first one."""
+    longest = max(asked, key=lambda case: case.length)
+    if longest.length > bench.model.max_length:
+        raise DapdError(
+            f"{longest.prompt} columns of --prompt and {longest.gen} of --gen are {longest.length}; {bench.name} takes "
+            f"{bench.model.max_length}"
+        )
+
+
 def finish(report: Report) -> None:
     console = Console()
     report.show(console if console.is_terminal else Console(width=WIDTH))
@@ -123,6 +133,7 @@ def finish(report: Report) -> None:
 
 
 def run_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
+    check_lengths(bench, asked)
     for case in asked:
         otherwise = {"kind": report.name, "model": bench.name, **vars(case)}
         report.add(guarded(lambda case=case: measure(case), otherwise, bench.device))  # type: ignore[misc]
@@ -158,6 +169,7 @@ def forward_command(
         check_precision(where, as_dtype(dtype), methods)
     report = Report("forward", where, json)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
+    check_lengths(bench, asked)
     for case, method in product(asked, methods):
         otherwise = {"kind": "forward", "model": model, **vars(case), "strategy": None, "capture": method}
         measure = lambda case=case, method=method: bench.forward(case, method, graph=graph)  # noqa: E731

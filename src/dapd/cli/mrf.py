@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
+from dapd.cli import guarded
 from dapd.errors import DapdError
+from dapd.files import check_writable, make_folder
+from dapd.generation import check_device
 from dapd.mrf import report as reports
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.network import Positions, Shape
@@ -30,9 +32,7 @@ Device = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")]
 
 def resolve(device: str) -> str:
     """`auto` is the GPU where there is one."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return str(check_device(None if device == "auto" else device))
 
 
 def describe(progress: Progress) -> str:
@@ -108,7 +108,7 @@ def sweep_command(
 ) -> None:
     """Try the configurations that the paper leaves open, one stack after the other."""
     names = {key: tuple(n for n in text.split(",") if n) for key, text in {"only": only, "keep": keep}.items()}
-    gpu = resolve(device) == "cuda"
+    gpu = resolve(device).startswith("cuda")
     options = SweepOptions(steps, minutes, names["only"], names["keep"], models, Budget(exact=gpu))
     execution = Execution(resolve(device), compile and gpu, tf32)
     for at in sweep(options, out, execution):
@@ -144,6 +144,9 @@ def report_command(
     options = reports.ReportOptions(Budget(n_paths=paths, seed=seed, exact=exact), samples, command=command)
     if quick:
         options = replace(reports.QUICK_OPTIONS, command=command)
+    if out is not None:
+        for name in reports.FILES:  # before the minutes that the report takes
+            check_writable(make_folder(out) / name)
     found = reports.build(load_run(run or SHIPPED, device=resolve(device)), options, tell=console.print)
     console.print(found.to_markdown(), markup=False)
     console.print(f"{found.seconds:.0f} s")
@@ -165,14 +168,5 @@ def print_cells(stack: str, result: dict[str, object]) -> None:
         console.print(" | ".join(parts), markup=False)
 
 
-def main() -> None:
-    """For `python -m dapd.cli.mrf`: a user's mistake is one sentence and exit code 2."""
-    try:
-        app()
-    except DapdError as error:
-        Console(stderr=True, soft_wrap=True).print(f"dapd mrf: {error}", markup=False)
-        raise SystemExit(2) from error
-
-
 if __name__ == "__main__":
-    main()
+    guarded(app)

@@ -32,11 +32,12 @@ def check_traces(traces: Sequence[Trace]) -> None:
 
 def _check_head(trace: Trace, where: str) -> None:
     n = len(trace.canvas) if isinstance(trace.canvas, list) else 0
-    _demand(where, "canvas", trace.canvas, _list_of(_is_count))
+    _demand(where, "canvas", trace.canvas, _list_of(_is_id))
     _demand(where, "slots", trace.slots, _list_of(lambda slot: _is_count(slot) and slot < n))
     _demand(where, "slots", trace.slots, lambda slots: len(slots) > 0 and len(set(slots)) == len(slots))
-    for name in ("mask_id", "eos_id", "start"):
-        _demand(where, name, getattr(trace, name), _is_count)
+    for name in ("mask_id", "eos_id"):
+        _demand(where, name, getattr(trace, name), _is_id)
+    _demand(where, "start", trace.start, _is_count)
     _demand(where, "open_ended", trace.open_ended, lambda value: isinstance(value, bool))
     _demand(where, "about", trace.about, lambda value: isinstance(value, dict) and all(map(_is_text, value)))
     _demand(where, "texts", trace.texts, lambda value: value is None or (_list_of(_is_text)(value) and len(value) == n))
@@ -47,7 +48,7 @@ def _check_record(record: Record, number: int, where: str) -> None:
     _demand(where, "step", record.step, lambda value: _is_count(value) and value == number)
     _demand(where, "positions", record.positions, _list_of(_is_count))
     n = len(record.positions)
-    _demand(where, "tokens", record.tokens, lambda value: _list_of(_is_count)(value) and len(value) == n)
+    _demand(where, "tokens", record.tokens, lambda value: _list_of(_is_id)(value) and len(value) == n)
     _demand(where, "confidences", record.confidences, lambda value: _list_of(_is_confidence)(value) and len(value) == n)
     for name in ("masks_left", "segments"):
         _demand(where, name, getattr(record, name), _is_count)
@@ -77,9 +78,13 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_id(value: Any) -> bool:
+    """Whole, and no larger than a page's own numbers can be. A negative one stands for a token that nobody knows."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+
+
 def _is_count(value: Any) -> bool:
-    """Whole, not negative, and no larger than a page's own numbers can be."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    return _is_id(value) and value >= 0
 
 
 def _is_number(value: Any) -> bool:
