@@ -50,6 +50,15 @@ COLUMNS: dict[str, dict[str, str]] = {
         "plain_step_ms": "plain step ms",
         "plain_rest_ms": "plain rest",
     },
+    "canvas": {
+        "model": "model",
+        "columns": "columns",
+        "plain_ms": "plain pass ms",
+        "dapd_ms": "DAPD pass ms",
+        "ratio": "ratio",
+        "plain_mb": "plain MB",
+        "dapd_mb": "DAPD MB",
+    },
     "target": {"model": "model", "target": "target", "limit": "limit", "measured": "measured", "met": "met"},
     "parity": {
         "model": "model",

@@ -11,6 +11,7 @@ import torch
 import typer
 from rich.console import Console
 
+from dapd.bench import canvas as growth
 from dapd.bench import targets as goals
 from dapd.bench.cases import CAPTURES, NAIVE, Bench, Case, Record, guarded
 from dapd.bench.floor import matmul_rate
@@ -278,6 +279,28 @@ def targets_command(
             report.add(record)
         del bench
         clear(place)  # the next model needs the room
+    finish(report)
+
+
+@app.command("canvas")
+def canvas_command(
+    columns: Annotated[str, typer.Option(help="Lengths of the canvas.")] = "256,512,1024,2048,4096",
+    repeats: Repeats = 5,
+    warmup: Warmup = 2,
+    json: Json = None,
+) -> None:
+    """DAPD passes beside plain ones as the canvas grows: a tiny model, one thread of the CPU."""
+    check_counts(repeats, warmup)
+    asked = lengths("columns", columns)
+    least = 2 * (repeats + warmup)
+    if min(asked) < least:
+        raise DapdError(f"--columns holds {min(asked)}; so many passes need at least {least} columns")
+    torch.set_num_threads(1)
+    report = Report("canvas", torch.device("cpu"), json)
+    bench = growth.tiny(max(asked), warmup=warmup, repeats=repeats)
+    for length in asked:
+        otherwise = {"kind": "canvas", "model": bench.name, "columns": length}
+        report.add(guarded(lambda length=length: growth.measure(bench, length), otherwise, bench.device))  # type: ignore[misc]
     finish(report)
 
 
