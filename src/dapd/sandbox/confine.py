@@ -170,18 +170,31 @@ def _limit(allowance: Allowance, alone: bool) -> None:
     program's process is the first of its user or namespace."""
     megabyte = 1 << 20
     processes = allowance.processes if alone else allowance.processes + _threads_of(os.getuid())
+    limit_memory(allowance.memory_mb)
     limits = (
         (resource.RLIMIT_CPU, allowance.seconds),
-        (resource.RLIMIT_AS, allowance.memory_mb * megabyte),
         (resource.RLIMIT_FSIZE, allowance.file_mb * megabyte),
         (resource.RLIMIT_NOFILE, DESCRIPTORS),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, processes),
     )
     for kind, value in limits:
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        _set(kind, value)
+
+
+def limit_memory(megabytes: int) -> None:
+    """Limit the address space of this process."""
+    _set(resource.RLIMIT_AS, megabytes << 20)
+
+
+def _set(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    try:
         resource.setrlimit(kind, (value, value))
+    except (ValueError, OSError):
+        if sys.platform == "linux":  # other systems do not have all of them
+            raise
 
 
 def _counts_by_namespace() -> bool:

@@ -114,7 +114,8 @@ def judge_many(
     workers: int | None = None,
 ) -> list[Verdict]:
     """The verdicts of pairs of program and check, in their order; `workers` at a time, by default one per core."""
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(workers or cores) as pool:
         return list(pool.map(lambda pair: judge(*pair, seconds=seconds, limits=limits), pairs))
 
 

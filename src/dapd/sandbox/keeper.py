@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import os
-import resource
 import select
 import struct
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 from dapd.sandbox import system
 from dapd.sandbox.candidate import serve
-from dapd.sandbox.confine import USERS, Allowance, close_all_but, confine
+from dapd.sandbox.confine import USERS, Allowance, close_all_but, confine, limit_memory
 from dapd.sandbox.examiner import Line, examine
 from dapd.sandbox.wire import ClosedError, GarbageError, receive, send
 
@@ -30,6 +29,9 @@ READY = b"ready\n"
 
 PATIENCE = 3.0
 """Seconds that the ends of all processes are waited for; a few thousandths are usual."""
+
+PROCESSES = os.path.isdir("/proc/self")
+"""Whether the system lists its processes as files."""
 
 KILL = 9
 STOP = 19
@@ -49,14 +51,14 @@ def main() -> None:
         user=USERS[os.getpid() % len(USERS)],
         seconds=int(seconds) + 2,
     )
-    questions, answers = _start_candidate(allowance)
+    candidate, questions, answers = _start_candidate(allowance)
     program, check = _sources()
     os.write(1, READY)
     began = time.monotonic()
-    report = _start_examiner(questions, answers, allowance, program, check)
+    examiner, report = _start_examiner(questions, answers, allowance, program, check)
     verdict = _wait(report, began + seconds)
     verdict["seconds"] = round(time.monotonic() - began, 4)
-    _end_all()
+    _end_all([candidate, examiner])
     os.write(1, repr(verdict).encode() + b"\n")
     os._exit(0)
 
@@ -69,35 +71,35 @@ def _sources() -> tuple[str, str]:
     return texts[0].decode(errors="surrogatepass"), texts[1].decode(errors="surrogatepass")
 
 
-def _start_candidate(allowance: Allowance) -> tuple[int, int]:
-    """Start the program's process; the ends of its pipes to write questions to and to read answers from."""
+def _start_candidate(allowance: Allowance) -> tuple[int, int, int]:
+    """Start the program's process; the ends of its pipes to write questions to and to read answers from follow it."""
     theirs_in, questions = os.pipe()
     answers, theirs_out = os.pipe()
-    if os.fork() == 0:
+    process = os.fork()
+    if process == 0:
         try:
             serve(theirs_in, theirs_out, confine(allowance, (theirs_in, theirs_out)))
         finally:
             os._exit(1)
     os.close(theirs_in)
     os.close(theirs_out)
-    return questions, answers
+    return process, questions, answers
 
 
-def _start_examiner(questions: int, answers: int, allowance: Allowance, program: str, check: str) -> int:
-    """Start the process that runs the check; the end of the pipe on which it says what it found."""
+def _start_examiner(questions: int, answers: int, allowance: Allowance, program: str, check: str) -> tuple[int, int]:
+    """Start the process that runs the check; the end of the pipe on which it says what it found follows it."""
     report, out = os.pipe()
-    if os.fork() == 0:
+    process = os.fork()
+    if process == 0:
         try:
             close_all_but((questions, answers, out))
-            system.die_with_parent()
-            memory = allowance.memory_mb << 20
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            limit_memory(allowance.memory_mb)
             send(out, repr(_examine(Line(answers, questions), program, check)).encode())
         finally:
             os._exit(0)
     for descriptor in (questions, answers, out):
         os.close(descriptor)
-    return report
+    return process, report
 
 
 def _examine(line: Line, program: str, check: str) -> dict[str, Any]:
@@ -121,16 +123,18 @@ def _wait(report: int, deadline: float) -> dict[str, Any]:
     return verdict
 
 
-def _end_all() -> None:
-    """End every descendant. Those whose parents end become ours, so that none is missed.
+def _end_all(started: list[int]) -> None:
+    """End every descendant. Those whose parents end become ours, so that none is missed; where the system does not list
+    processes, at least the two that were started end, and their groups.
 
     They are all stopped before the first is killed: a program that forks without end would fill every place that is
     freed, but one that is stopped keeps its place among the processes that are allowed, and does not fork.
     """
     deadline = time.monotonic() + PATIENCE
+    family: dict[int, str] = {}
     while time.monotonic() < deadline:
-        family = _descendants()
-        running = [one for one, state in family.items() if state not in "TtZX"]
+        family = _descendants() if PROCESSES else {sign * one: "" for one in started for sign in (1, -1)}
+        running = [one for one, state in family.items() if state and state not in "TtZX"]
         _signal_all(running or list(family), STOP if running else KILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -138,7 +142,7 @@ def _end_all() -> None:
         except ChildProcessError:
             return
         time.sleep(0.0005)
-    _signal_all(list(_descendants()), KILL)
+    _signal_all(list(family), KILL)
 
 
 def _signal_all(processes: list[int], number: int) -> None:
@@ -153,7 +157,7 @@ def _descendants() -> dict[int, str]:
     """All processes below this one, and what state each is in; those in a namespace below count as one."""
     parents: dict[int, int] = {}
     states: dict[int, str] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+    for name in os.listdir("/proc"):
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
