@@ -15,7 +15,9 @@ from typing import Annotated
 import torch
 import typer
 
+from dapd.cli import run
 from dapd.cli.demo import answers
+from dapd.files import make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import get
@@ -33,7 +35,9 @@ def main(
     prompts: Annotated[int, typer.Option(help="Test prompts.")] = 24,
     decoders: Annotated[str, typer.Option(help="Presets, separated by commas.")] = DECODERS,
 ) -> None:
+    """How decoders spread over five questions."""
     torch.set_num_threads(1)
+    make_folder(out)
     lm, asked = load(model), examples(get(task), prompts)
     traces: list[Trace] = []
     means: dict[str, list[float]] = {}
@@ -42,11 +46,10 @@ def main(
         means[name] = [round(sum(counts_at(t, i) for t in own) / len(own), 2) for i in range(1, TENTHS + 1)]
         print(f"{name:14}" + "".join(f"{value:7.1f}" for value in means[name]), flush=True)
         traces += own
-    out.mkdir(parents=True, exist_ok=True)
     segments(traces, out / "segments.png")
     heatmap(traces, out / "heatmap.png")
     content = {"model": lm.name, "task": task, "prompts": prompts, "segments after each tenth of the passes": means}
-    (out / "segments.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_text(out / "segments.json", json.dumps(content, indent=1) + "\n")
 
 
 def counts_at(trace: Trace, tenth: int) -> int:
@@ -56,4 +59,4 @@ def counts_at(trace: Trace, tenth: int) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -19,11 +19,13 @@ import torch
 import typer
 from rich.console import Console
 
+from dapd.cli import run
 from dapd.cli.compare import areas
 from dapd.cli.progress import Working
 from dapd.evaluation.compare import Comparison, Result, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
+from dapd.files import write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task, get
@@ -75,6 +77,7 @@ def main(
     edges: Annotated[bool, typer.Option(help="Measure the edge AUC of every layer too.")] = True,
     tf32: Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")] = False,
 ) -> None:
+    """Accuracy against forward passes on the lab's tasks."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     lm = load(model, device=device, dtype=torch.float32)
     asked = [get(name) for name in tasks.split(",")]
@@ -90,9 +93,9 @@ def main(
         "aup": areas(rows),
         "edges": [dataclasses.asdict(auc) for auc in aucs],
     }
-    (out / "summary.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_text(out / "summary.json", json.dumps(content, indent=1) + "\n")
     tradeoff(rows, out / "tradeoff.png")
-    (out / "tradeoff.md").write_text(markdown(rows, aucs, asked) + ladder(results, prompts), encoding="utf-8")
+    write_text(out / "tradeoff.md", markdown(rows, aucs, asked) + ladder(results, prompts))
     print((out / "tradeoff.md").read_text(encoding="utf-8"))
 
 
@@ -164,4 +167,4 @@ def ladder(results: Sequence[Result], prompts: int) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

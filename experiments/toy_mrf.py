@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 
+from dapd.cli import guarded
+from dapd.errors import DapdError
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.recipe import chosen
 from dapd.mrf.report import QUICK_OPTIONS, ReportOptions, build, write
@@ -38,6 +40,8 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer samples and decoders in the report")
     given = parser.parse_args()
+    if given.models < 1:
+        raise DapdError(f"--models is {given.models}; it must be at least 1")
     gpu = torch.cuda.is_available()
     recipe = dataclasses.replace(chosen(given.models, given.steps), batch=given.batch)
     execution = Execution("cuda" if gpu else "cpu", compile=gpu, tf32=gpu, checkpoint_every=4000, half=True)
@@ -68,4 +72,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

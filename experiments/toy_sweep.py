@@ -16,6 +16,11 @@ import sys
 import time
 from pathlib import Path
 
+from dapd.cli import guarded
+from dapd.errors import DapdError
+from dapd.files import make_folder, parse_json, write_text
+from dapd.mrf.sweep import SweepOptions
+
 NEW = "w64-h4,w128-h8,w64-h4-learned,w64-h4-batch512,w256-h8,w768-h12"
 
 
@@ -27,12 +32,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--minutes", type=float, default=9.0)
     given = parser.parse_args()
-    parts = given.out / "parts"
+    names = tuple(name for name in given.only.split(",") if name)
+    if not names:
+        raise DapdError("--only names no stack")
+    SweepOptions(given.steps, given.minutes, names)  # a mistake is told once, not by every process
+    parts = make_folder(given.out / "parts")
     # Six compilers with a worker for each core would fight for the cores.
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1"}
     flags = ["--steps", str(given.steps), "--minutes", str(given.minutes)]
     running = {}
-    for name in given.only.split(","):
+    for name in names:
         command = [sys.executable, "-m", "dapd.cli.mrf", "sweep", "--only", name, "--out", str(parts / name), *flags]
         running[name] = subprocess.Popen(command, env=environment)
     failed = [name for name, process in running.items() if process.wait()]
@@ -41,16 +50,16 @@ def main() -> None:
     for name in running:
         path = parts / name / "summary.json"
         if path.exists():
-            part = json.loads(path.read_text())
+            part = parse_json(path.read_text(encoding="utf-8"))
             stacks |= part.pop("stacks")
             whole |= part
             path.unlink()
     whole |= {"seconds": round(time.monotonic() - began, 1), "stacks": stacks}
-    (given.out / "summary.json").write_text(json.dumps(whole, indent=1) + "\n")
+    write_text(given.out / "summary.json", json.dumps(whole, indent=1) + "\n")
     print(
         f"{given.out / 'summary.json'}: {time.monotonic() - began:.0f} s in all; failed: {', '.join(failed) or 'none'}"
     )
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

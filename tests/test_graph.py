@@ -7,7 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapd.graph import conflicts, degrees, edge_scores, independent_set, normalise, ranks
+from dapd.graph import (
+    LARGE,
+    by_rounds,
+    by_scan,
+    conflicts,
+    degrees,
+    edge_scores,
+    independent_set,
+    normalise,
+    normalised_conflicts,
+    ranks,
+)
 
 
 def scan(blocks, priority, nodes):
@@ -54,6 +65,44 @@ def test_rounds_equal_the_scan_on_any_graph(data):
     nodes = data.draw(flags)
     got = independent_set(torch.tensor(blocks), torch.tensor(priority), torch.tensor(nodes))
     assert got.tolist() == scan(blocks, priority, nodes)
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "directed"])
+@pytest.mark.parametrize("levels", [1, 3, 10**6], ids=["all-equal", "ties", "distinct"])
+def test_the_scan_of_a_cpu_equals_the_rounds(symmetric, levels):
+    generator = torch.Generator().manual_seed(levels + symmetric)
+    for n in (1, 2, 9, 33, 130):
+        for density in (0.0, 0.02, 0.3, 1.0):
+            batch = graphs(6, n, generator, density=density, levels=levels, symmetric=symmetric, node_share=0.7)
+            assert torch.equal(by_scan(*batch), by_rounds(*batch))
+    n = LARGE + 8  # from here on it is the way that is taken
+    blocks, priority, nodes = graphs(2, n, generator, density=0.01, levels=levels, symmetric=symmetric, node_share=0.7)
+    want = by_rounds(blocks, priority, nodes)
+    assert 10 < int(want[0].sum()) < n
+    assert torch.equal(independent_set(blocks, priority, nodes), want)
+    assert torch.equal(independent_set(blocks.mT.contiguous().mT, priority, nodes), want)  # rows that lie apart
+    assert torch.equal(independent_set(blocks[1], priority[1], nodes[1]), want[1])
+
+
+def test_large_graphs_are_made_of_the_same_numbers():
+    """On a CPU n x n matrices are walked through in another way from `LARGE` on; not a bit may differ."""
+    n = LARGE + 40
+    generator = torch.Generator().manual_seed(0)
+    attention = torch.rand(2, n, n, generator=generator) ** 4
+    nodes = torch.rand(2, n, generator=generator) < 0.6
+    before = attention.clone()
+    scores = edge_scores(attention, nodes)
+    pairs = nodes[..., None] & nodes[..., None, :] & ~torch.eye(n, dtype=torch.bool)
+    assert torch.equal(scores, torch.where(pairs, attention + attention.mT, 0) / 2)
+    assert torch.equal(edge_scores(attention[0], nodes[0]), scores[0])
+    assert torch.equal(edge_scores(attention.mT, nodes), scores)
+    tau = torch.tensor([0.1, 0.3])
+    for norm in ("row_max", "none", "row_sum", "global_max"):
+        for direction in ("candidate_row", "either", "both"):
+            want = conflicts(normalise(scores, norm), tau, direction)
+            assert torch.equal(normalised_conflicts(scores, norm, tau, direction), want)
+            assert torch.equal(normalised_conflicts(scores[1], norm, tau[1], direction), want[1])
+    assert torch.equal(attention, before)
 
 
 def test_long_chains_take_many_rounds_and_end():

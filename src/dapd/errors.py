@@ -25,3 +25,8 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> DapdError:
 def missing_extra(package: str, extra: str, purpose: str) -> DapdError:
     """The error for an optional package that is not installed."""
     return DapdError(f"{purpose} needs the package {package!r}: pip install 'dapd[{extra}]'")
+
+
+def first_line(error: BaseException) -> str:
+    """What another library's exception says, on one line; its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -6,6 +6,7 @@ Tensors in, tensors out; `*b` is any number of batch dimensions. Notation as in 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Literal
 
 import torch
@@ -17,16 +18,36 @@ from dapd import kernels
 EdgeNorm = Literal["row_max", "none", "row_sum", "global_max"]
 Direction = Literal["candidate_row", "either", "both"]
 
+LARGE = 512
+"""From so many positions on a CPU's time goes into walking through n x n matrices, and other ways to do so pay off."""
+
+CACHED = 1 << 18
+"""Scores that a CPU works on at once where it goes through them row by row."""
+
 TINY = 1e-8
 """No normaliser is smaller: a node without any attention has no edges rather than a division by zero."""
 
 
 def edge_scores(attention: Float[Tensor, "*b n n"], nodes: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b n n"]:
     """s_ij = (a_ij + a_ji) / 2 between different nodes, 0 elsewhere."""
-    pairs = nodes.unsqueeze(-1) & nodes.unsqueeze(-2)
-    scores = torch.where(pairs, attention + attention.mT, 0).div_(2)
+    if attention.device.type == "cpu" and nodes.shape[-1] >= LARGE:
+        scores = _transposed(attention).add_(attention).div_(2)
+        scores.masked_fill_(~nodes.unsqueeze(-1), 0).masked_fill_(~nodes.unsqueeze(-2), 0)
+    else:
+        pairs = nodes.unsqueeze(-1) & nodes.unsqueeze(-2)
+        scores = torch.where(pairs, attention + attention.mT, 0).div_(2)
     scores.diagonal(dim1=-2, dim2=-1).zero_()
     return scores
+
+
+def _transposed(matrices: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
+    """A copy of each matrix, transposed one by one: torch walks through two dimensions in tiles, through more it does
+    not."""
+    n = matrices.shape[-1]
+    out = torch.empty_like(matrices, memory_format=torch.contiguous_format)
+    for target, source in zip(out.view(-1, n, n), matrices.reshape(-1, n, n), strict=True):
+        target.copy_(source.mT)
+    return out
 
 
 def degrees(scores: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n"]:
@@ -36,23 +57,32 @@ def degrees(scores: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n"]:
 
 def normalise(scores: Float[Tensor, "*b n n"], norm: EdgeNorm) -> Float[Tensor, "*b n n"]:
     """Scores on a scale that tau can be compared with. By row, the result is not symmetric."""
+    scale = _scale(scores, norm)
+    return scores if scale is None else scores / scale
+
+
+def _scale(scores: Float[Tensor, "*b n n"], norm: EdgeNorm) -> Float[Tensor, "*b _ 1"] | None:
+    """What scores are divided by: one number for each row, or for all of them; None: nothing."""
     match norm:
         case "none":
-            return scores
+            return None
         case "row_max":
             scale = scores.amax(-1, keepdim=True)
         case "row_sum":
             scale = scores.sum(-1, keepdim=True)
         case "global_max":
             scale = scores.amax((-2, -1), keepdim=True)
-    return scores / scale.clamp_min(TINY)
+    return scale.clamp_min(TINY)
 
 
 def conflicts(
     scores: Float[Tensor, "*b n n"], tau: Float[Tensor, "*b"], direction: Direction = "candidate_row"
 ) -> Bool[Tensor, "*b n n"]:
     """conflicts[i, j]: a taken j keeps candidate i out."""
-    edge = scores > tau[..., None, None]
+    return _directed(scores > tau[..., None, None], direction)
+
+
+def _directed(edge: Bool[Tensor, "*b n n"], direction: Direction) -> Bool[Tensor, "*b n n"]:
     match direction:
         case "candidate_row":
             return edge
@@ -62,11 +92,35 @@ def conflicts(
             return edge & edge.mT
 
 
-def ranks(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
-    """Place of each position when nodes come first, by falling priority, the lowest position first among equals."""
+def normalised_conflicts(
+    scores: Float[Tensor, "*b n n"], norm: EdgeNorm, tau: Float[Tensor, "*b"], direction: Direction
+) -> Bool[Tensor, "*b n n"]:
+    """`conflicts` of what `normalise` gives: on a CPU a few rows at a time, so that the quotients stay in its cache."""
+    n = scores.shape[-1]
+    if scores.device.type != "cpu" or n < LARGE:
+        return conflicts(normalise(scores, norm), tau, direction)
+    scale = _scale(scores, norm)
+    edge = torch.empty(scores.shape, dtype=torch.bool)
+    height = max(1, CACHED // n)
+    for first in range(0, n, height):
+        rows = slice(first, first + height)
+        part = scores[..., rows, :]
+        if scale is not None:
+            part = part / (scale if scale.shape[-2] == 1 else scale[..., rows, :])
+        torch.gt(part, tau[..., None, None], out=edge[..., rows, :])
+    return _directed(edge, direction)
+
+
+def by_priority(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
+    """The positions in order: nodes first, by falling priority, the lowest position first among equals."""
     lowest = torch.finfo(priority.dtype).min
     key = torch.where(nodes, priority.clamp_min(lowest), -torch.inf)
-    order = key.argsort(dim=-1, descending=True, stable=True)
+    return key.argsort(dim=-1, descending=True, stable=True)
+
+
+def ranks(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
+    """Place of each position in that order."""
+    order = by_priority(priority, nodes)
     return torch.empty_like(order).scatter_(
         -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
     )
@@ -80,15 +134,25 @@ def independent_set(
     By parallel rounds (Blelloch, Fineman and Shun, 2012): a node all of whose higher-ranked blockers are decided is
     itself decided, so each round settles every such node at once. Always equal to the scan, for directed relations
     too; the number of rounds is the longest chain of blockers that wait for each other, a handful in practice. On a
-    GPU one kernel runs all rounds.
+    GPU one kernel runs all rounds. On a CPU a round over a large graph costs more than the whole scan, which looks at
+    each row once.
     """
+    n = nodes.shape[-1]
     if nodes.numel() and kernels.usable(nodes):
         from dapd.kernels import selection
 
-        n = nodes.shape[-1]
         if n <= selection.MAX_NODES:
             flat = selection.independent_set(blocks.reshape(-1, n, n), priority.reshape(-1, n), nodes.reshape(-1, n))
             return flat.view(nodes.shape)
+    if nodes.device.type == "cpu" and n >= LARGE:
+        return by_scan(blocks, priority, nodes)
+    return by_rounds(blocks, priority, nodes)
+
+
+def by_rounds(
+    blocks: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
+) -> Bool[Tensor, "*b n"]:
+    """The greedy set, everything that can be decided at once."""
     rank = ranks(priority, nodes)
     earlier = rank.unsqueeze(-2) < rank.unsqueeze(-1)
     blockers = blocks & earlier & nodes.unsqueeze(-2)
@@ -102,3 +166,28 @@ def independent_set(
             taken = taken | (open_ & ~blocked & ~waits)
             open_ = open_ & ~blocked & waits
     return taken
+
+
+def by_scan(
+    blocks: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
+) -> Bool[Tensor, "*b n"]:
+    """The greedy set, node by node, on a CPU.
+
+    A row of the graph is a whole number of n bytes, and so is the set: whether a taken node blocks another is one
+    `and` of the two.
+    """
+    n = nodes.shape[-1]
+    orders = by_priority(priority, nodes).reshape(-1, n).tolist()
+    counts = nodes.reshape(-1, n).sum(-1).tolist()
+    taken = torch.zeros(len(orders), n, dtype=torch.bool)
+    for graph, order, count, out in zip(blocks.reshape(-1, n, n), orders, counts, taken, strict=True):
+        whole = graph.contiguous()
+        rows = ctypes.string_at(whole.data_ptr(), n * n)
+        members = 0
+        chosen = []
+        for node in order[:count]:
+            if not int.from_bytes(rows[node * n : node * n + n], "little") & members:
+                members |= 1 << (8 * node)
+                chosen.append(node)
+        out[chosen] = True
+    return taken.view(nodes.shape)

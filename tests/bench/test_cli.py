@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import dapd.bench.cases as cases
 from dapd import Reuse
+from dapd.bench.canvas import measure, tiny
 from dapd.bench.targets import MODEL_TARGETS, groups, ratio_of_runs
 from dapd.cli.app import app
 from dapd.errors import DapdError
@@ -172,7 +173,7 @@ def test_too_many_steps_say_what_to_change() -> None:
         (["forward", "--device", "cpu", "--graphs", "on"], "needs a CUDA device"),
         (["forward", "--capture", "flash"], "unknown capture method"),
         (["decode", "--steps", "1000"], "steps is 1000; allowed: 1 to the 256 new tokens"),
-        (["step", "--json", "no/such/folder/x.json"], "there is no folder no/such/folder"),
+        (["step", "--json", "no/such/folder/x.json"], "no/such/folder/x.json: No such file"),
         (["targets", "--rounds", "0"], "rounds is 0"),
         (["parity", "--dtypes", "float12"], "unknown dtype"),
         (["parity", "--task", "nothing"], "unknown task"),
@@ -192,3 +193,19 @@ def test_mistakes_end_with_a_message(args: list[str], said: str) -> None:
 def test_cuda_without_cuda(command: str) -> None:
     with pytest.raises(DapdError, match="sees no CUDA GPU; give cpu"):
         CliRunner().invoke(app, ["bench", command, "--device", "cuda"], catch_exceptions=False)
+
+
+def test_passes_against_the_length_of_the_canvas() -> None:
+    result = CliRunner().invoke(app, ["bench", "canvas", "--columns", "32,64", "--repeats", "2", "--warmup", "1"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout.splitlines()[-1])["rows"]
+    assert [row["columns"] for row in rows] == [32, 64]
+    assert all(row["dapd_ms"] > 0 and row["ratio"] == row["dapd_ms"] / row["plain_ms"] for row in rows)
+    with pytest.raises(DapdError, match="at least 14 columns"):
+        CliRunner().invoke(app, ["bench", "canvas", "--columns", "8"], catch_exceptions=False)
+
+
+def test_a_long_canvas_costs_at_most_three_plain_passes() -> None:
+    """Both are measured in the same moments: what else the machine does falls on both."""
+    bench = tiny(2048, warmup=1, repeats=3)
+    assert min(measure(bench, 2048)["ratio"] for _ in range(3)) < 3

@@ -145,8 +145,33 @@ def test_more_documents_and_tasks_go_on_from_what_is_there(model: dapd.Diffusion
     assert counts(found) == counts(
         evaluate(model, run, ["gsm8k", "minerva_math500"], options(data, limit=4), tmp_path / "other")
     )
+    summary = (tmp_path / "summary.json").read_bytes()
+    scores = (tmp_path / "scores.json").read_bytes()
     [first] = evaluate(model, run, ["gsm8k"], options(data, limit=2), tmp_path)
     assert first.n == 2
+    # What is written down stays that of more documents and more tasks.
+    assert (tmp_path / "summary.json").read_bytes() == summary
+    assert (tmp_path / "scores.json").read_bytes() == scores
+
+
+def test_a_finished_folder_is_only_read(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:
+    """It may lie where nothing can be written."""
+    found = evaluate(model, setting("fast-dllm"), ["gsm8k"], options(data, limit=2), tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = evaluate(model, setting("fast-dllm"), ["gsm8k"], options(data, limit=2), tmp_path)
+    assert counts(again) == counts(found)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("name", ["results.jsonl", "environment.jsonl"])
+def test_a_full_disk_is_one_line(model: dapd.DiffusionLM, data: Path, tmp_path: Path, name: str) -> None:
+    run = setting("fast-dllm")
+    evaluate(model, run, ["gsm8k"], options(data, limit=1), tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(DapdError, match=rf"cannot write .*{name}: No space left on device"):
+        evaluate(model, run, ["gsm8k"], options(data, limit=2), tmp_path)
 
 
 def test_another_configuration_is_refused(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import torch
 
 import dapd
 from dapd.errors import DapdError
-from dapd.evaluation.harness.code import CodeEval, Limits, execute, limited, pass_at
+from dapd.evaluation.harness.code import CodeEval, CodeLimits, limited, pass_at
 from dapd.evaluation.harness.data import GSM8K, IFEVAL, MBPP
 from dapd.evaluation.harness.likelihood import log_likelihood
 from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
 from dapd.evaluation.harness.scoring import Guard, summarise
 from dapd.evaluation.harness.world import World
-from dapd.generation import DiffusionLM
+from dapd.evaluation.runs import Run
 
 
 class ChatTokenizer:
@@ -120,39 +120,8 @@ def test_one_token_has_one_masking() -> None:
     assert log_likelihood(network, [5, 6], [9], 7, seed=3) == pytest.approx(exact_bound(network, [5, 6], [9]))
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("assert 1 + 1 == 2", "passed"),
-        ("print('noise' * 10000)", "passed"),
-        ("assert 1 + 1 == 3, 'sum'", "failed: AssertionError: sum"),
-        ("def f(:", "failed: SyntaxError"),
-        ("import sys; sys.exit(0)", "failed: SystemExit"),
-        ("import os; os._exit(0)", "failed: ended with status 0"),
-        ("raise KeyboardInterrupt", "failed: KeyboardInterrupt"),
-        ("x = bytearray(1 << 30)", "failed: MemoryError"),
-        ("open('big', 'wb').write(b'x' * (1 << 25))", "failed"),
-        ("input()", "failed: EOFError"),
-        ("import os; os.kill(os.getpid(), 9)", "failed: ended with status -9"),
-    ],
-)
-def test_code_is_judged_by_reaching_its_end(program: str, said: str) -> None:
-    assert execute(program, Limits(5, 400)).startswith(said)
-
-
-def test_code_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    began = time.monotonic()
-    assert execute("while True: pass", Limits(1, 400)) == "timed out"
-    mark = tmp_path / "alive"
-    forks = f"import os, time\nif os.fork() == 0:\n time.sleep(3)\n open({str(mark)!r}, 'w')\ntime.sleep(60)"
-    assert execute(forks, Limits(1, 400)) == "timed out"
-    assert time.monotonic() - began < 8
-    time.sleep(2.5)
-    assert not mark.exists()
-
-
 def test_code_metric_counts_and_has_the_limits_of_the_run() -> None:
-    with limited(Limits(0.5, 400)):
+    with limited(CodeLimits(0.5, 400)):
         rates, runs = CodeEval().compute(
             references=["assert f() == 1", "assert g()"],
             predictions=[["def f(): return 1", "def f(): return 2"], ["import time; time.sleep(9)"] * 2],
@@ -162,6 +131,15 @@ def test_code_metric_counts_and_has_the_limits_of_the_run() -> None:
     assert runs[1] == ["timed out", "timed out"]
 
 
+def test_code_cannot_mark_itself_as_passed() -> None:
+    """Words on every descriptor, a word found in the interpreter, an early end: what a process says decides nothing."""
+    write = "for fd in range(64):\n    try: os.write(fd, word)\n    except OSError: pass\nos._exit(0)"
+    words = ("b'passed'", "sys.argv[-1].encode()", "sys.modules['__main__'].__dict__.get('mark', '').encode()")
+    candidates = [f"import os, sys\nword = {word}\n{write}" for word in words]
+    _, runs = CodeEval().compute(references=["assert f() == 1"], predictions=[candidates])
+    assert not any("passed" in reason for reason in runs[0])
+
+
 def test_pass_at_k_by_counting() -> None:
     for total, passed, k in itertools.product(range(1, 6), range(6), range(1, 5)):
         if passed > total or k > total:
@@ -169,6 +147,8 @@ def test_pass_at_k_by_counting() -> None:
         draws = list(itertools.combinations(range(total), k))
         share = sum(any(i < passed for i in draw) for draw in draws) / len(draws)
         assert math.isclose(pass_at(k, total, passed), share)
+    with pytest.raises(DapdError, match="pass@10 needs 10 candidates"):
+        pass_at(10, 1, 0)
 
 
 def test_a_scorer_that_hangs_is_given_up_and_the_next_answer_is_scored() -> None:
@@ -189,7 +169,7 @@ def test_a_scorer_that_hangs_is_given_up_and_the_next_answer_is_scored() -> None
     assert guard("a", ["die"]) == {"right": False, "said": ""}
     assert guard("b", ["b"])["right"]
     assert guard.timed_out == ["a", "a"]
-    with pytest.raises(RuntimeError, match="KeyError: 'column'"):
+    with pytest.raises(DapdError, match=r"scorer of task .* KeyError: 'column'"):
         guard("a", ["raise"])
     guard.close()
 
@@ -206,7 +186,12 @@ def test_local_files_are_checked_to_the_line(tmp_path: Path) -> None:
     (tmp_path / "gsm8k").mkdir()
     good = json.dumps({"question": "q", "answer": "#### 1"}) + "\n"
     (tmp_path / "gsm8k" / "train.jsonl").write_text(good)
-    for bad, said in ((good + '{"question": "q"}\n', "line 2: no column 'answer'"), (good + "x\n", "line 2: not JSON")):
+    for bad, said in (
+        (good + '{"question": "q"}\n', "line 2: no column 'answer'"),
+        (good + '{"question": "q", "answer": null}\n', "line 2: answer is None; it must be of type str"),
+        (good + "x\n", "line 2: not JSON"),
+        (good + "[" * 100_000 + "\n", "line 2: not JSON .*nested too deeply"),
+    ):
         (tmp_path / "gsm8k" / "test.jsonl").write_text(bad)
         with pytest.raises(DapdError, match=said):
             GSM8K.read(tmp_path)
@@ -243,7 +228,7 @@ def test_options_and_fields() -> None:
 
 def test_summary_counts_by_hand() -> None:
     def record(doc: int, **numbers: float) -> dict[str, Any]:
-        return {"task": "humaneval", "doc": doc, **numbers}
+        return {"kind": "generate", "task": "humaneval", "doc": doc, **numbers}
 
     records = [
         record(0, nfe=10, tokens=20, seconds=1.0, loop_seconds=2.0, prompt_tokens=100, fast_dllm_tokens=30),
@@ -255,6 +240,27 @@ def test_summary_counts_by_hand() -> None:
     assert (found.n, found.accuracy, found.metric, found.nfe) == (2, 50.0, "pass@1,create_test", 20.0)
     assert (found.tokens_per_forward, found.tps, found.seconds) == (60 / 40, 20.0, 3.0)
     assert (found.tps_fast_dllm, found.tps_fast_dllm_2025) == (20.0, 95.0)
+
+
+def test_results_that_lack_something_are_named(tmp_path: Path) -> None:
+    """A number that is missing would count as 0 in the means, and a key that is missing would end in a KeyError."""
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    from dapd.evaluation.harness.adapter import Memory
+
+    whole = {"kind": "likelihood", "task": "t", "doc": 0, "idx": 0, "repeat": 0, "digest": "d", "nfe": 1, "tokens": 1}
+    whole |= {"seconds": 0.5, "logprob": -1.0, "greedy": False}
+    run = Run.open(tmp_path, {})
+    run.append([whole])
+    assert len(Memory(run).held) == 1
+    for column in whole:
+        run = Run.open(tmp_path / column, {})
+        run.append([whole, {key: value for key, value in whole.items() if key != column}])
+        with pytest.raises(DapdError, match=rf"results\.jsonl, line 2: {column} is None"):
+            Memory(run)
+    run = Run.open(tmp_path / "text", {})
+    run.append([{**whole, "nfe": "many"}])
+    with pytest.raises(DapdError, match="line 1: nfe is 'many'"):
+        Memory(run)
 
 
 def test_shares_are_whole_and_apart() -> None:
@@ -279,7 +285,28 @@ def test_weights_of_the_same_name_are_told_apart() -> None:
     model = dapd.load("random:tiny-llada", device="cpu")
     before = fingerprint(model)
     assert before == fingerprint(dapd.load("random:tiny-llada", device="cpu"))
-    with torch.no_grad():
-        next(iter(model.network.parameters()))[0, 0] += 1  # type: ignore[attr-defined]
+    assert before.endswith(" float32")
+    # Any number counts, wherever it stands and however it is changed.
+    for weight in model.network.parameters():  # type: ignore[attr-defined]
+        for place in (0, weight.numel() // 2 + 3, weight.numel() - 1):
+            with torch.no_grad():
+                weight.flatten()[place] += 1
+            after = fingerprint(model)
+            assert after != before, (tuple(weight.shape), place)
+            before = after
+    next(iter(model.network.parameters())).data += 1  # type: ignore[attr-defined]
     assert fingerprint(model) != before
-    assert fingerprint(DiffusionLM(model.network, name="x")) != before
+    halves = dapd.load("random:tiny-llada", device="cpu", dtype=torch.bfloat16)
+    assert fingerprint(halves).endswith(" bfloat16")
+
+
+def test_a_digest_is_made_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dapd.evaluation import fingerprint as module
+
+    digests: list[int] = []
+    whole = module._digest
+    monkeypatch.setattr(module, "_digest", lambda weights: digests.append(1) or whole(weights))
+    monkeypatch.setattr(module, "PIECE", 100)
+    model = dapd.load("random:tiny-llada", device="cpu")
+    assert module.fingerprint(model) == module.fingerprint(model)
+    assert len(digests) == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -118,6 +120,39 @@ def test_lists_are_read_loosely_and_strictly() -> None:
         assert parse_list_strictly(wrong) is None
 
 
+def test_lists_are_read_as_the_public_scorer_reads_them() -> None:
+    """Nothing between commas is no item; quotes with nothing in them are one; only blanks and quotes are stripped."""
+    for right in ('["a","b",]', '["a","b",\n]', '["a","b",\t]', '["a",\n,"b"]', '["a","b", ,]', '[,"a","b"]'):
+        assert total("list_match_score", right, '["a", "b"]') == 1.0, right
+    for wrong in (
+        '["a","b",""]',
+        '["","a","b"]',
+        '["a"," ","b"]',
+        '["a",\n"b"]',
+        '["a","b"\t]',
+        "['a','b']",
+        '["a";"b"]',
+    ):
+        assert total("list_match_score", wrong, '["a", "b"]') == 0.0, wrong
+    assert parse_list_strictly('["a", "]') == ["a", ""]
+    # Of two equal items the public scorer lets neither be taken out.
+    assert total("list_random_remove_score", "[a, b]", {"input": ["a", "a", "b"]}) == 0.0
+    assert total("list_random_remove_score", "[a, a]", {"input": ["a", "a", "b"]}) == 1.0
+
+
+def test_grids_are_read_as_the_public_scorer_reads_them() -> None:
+    symbols = {"symbols": ["A", "B", "1", "2"]}
+    whole = ["A,B,1,2", "B,A,2,1", "1,2,A,B", "2,1,B,A"]
+    repeats = [f"{row},{row[-1]}" for row in whole]
+    assert total("latin_square_score", "\n".join([*whole[:3], repeats[3]]), symbols) == 1.0
+    assert total("latin_square_score", "\n".join(repeats), symbols) == 1.0
+    assert total("latin_square_score", "\n".join(f"{row},A" for row in whole), symbols) == 0.0
+    assert total("latin_square_score", "\n".join(whole), {**symbols, "first_row": list("BA21")}) == 0.0
+    arabic = "\u0661234\n3412\n2143\n4321"
+    assert score("sudoku_score", arabic, "1234\n3412\n2143\n4321", BARE) == {"score": 1.0, "strict": 1.0}
+    assert score("sudoku_score", "\u00b9" + arabic[1:], "1234\n3412\n2143\n4321", BARE) == {"score": 0.0, "strict": 0.0}
+
+
 LIST = {"input": ["a", "b", "c"], "word": "x"}
 
 
@@ -148,7 +183,7 @@ LIST = {"input": ["a", "b", "c"], "word": "x"}
             "latin_square_score",
             {"symbols": ["A", "B", "1", "2"]},
             ["A,B,1,2\nB,A,2,1\n1,2,A,B\n2,1,B,A", "Here:\n A, B,1,2\nB,A,2,1\n\n1,2,A,B\n2,1,B,A\nDone."],
-            ["A,B,1,2\nA,B,1,2\n1,2,A,B\n2,1,B,A", "A,B,1,2\nB,A,2,1\n1,2,A,B", "A,B,1,2,A\nB,A,2,1\n1,2,A,B\n2,1,B,A"],
+            ["A,B,1,2\nA,B,1,2\n1,2,A,B\n2,1,B,A", "A,B,1,2\nB,A,2,1\n1,2,A,B", "A,B,1\nB,A,2,1\n1,2,A,B\n2,1,B,A"],
         ),
         (
             "sudoku_score",
@@ -227,8 +262,10 @@ def test_made_sudokus_have_one_solution_and_four_blanks() -> None:
 
 def test_make_does_not_write_into_a_used_folder(folder: Path) -> None:
     before = (folder / "puzzle" / "sudoku_n4_12.jsonl").read_bytes()
-    with pytest.raises(DapdError, match="not empty"):
+    with pytest.raises(DapdError, match="samples: 4 there, 100 here"):
         make(folder, Batch())
+    with pytest.raises(DapdError, match="not empty"):
+        make(folder / "puzzle", Batch())
     assert (folder / "puzzle" / "sudoku_n4_12.jsonl").read_bytes() == before
 
 
@@ -237,6 +274,44 @@ def test_make_command(tmp_path: Path) -> None:
     arguments = ["parallelbench", "make", "--out", str(tmp_path / "new"), "--samples", "2", "--size", "3"]
     assert runner.invoke(app, arguments).exit_code == 0
     assert len(list((tmp_path / "new").rglob("*.jsonl"))) == 12
+
+
+def test_gold_checks_what_make_writes(folder: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["parallelbench", "gold", "--data-dir", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("100.0") >= 12
+    assert "words_to_sentence, paraphrase_summarize" in result.output.replace("\n", " ")
+    missing = CliRunner().invoke(app, ["parallelbench", "gold", "--data-dir", str(tmp_path)])
+    assert "holds none of" in str(missing.exception)
+
+
+def test_make_goes_on_where_it_was_killed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch(samples=4, size=3, seed=1)
+    drawn: list[str] = []
+
+    def draw(task: str, asked: Batch) -> list[dict[str, Any]]:
+        drawn.append(task)
+        if len(drawn) == 5:
+            raise KeyboardInterrupt
+        return instances(task, asked)
+
+    monkeypatch.setattr(sys.modules[make.__module__], "instances", draw)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "new", batch)
+    make(tmp_path / "new", batch)
+    assert len(drawn) == 13  # twelve tasks, of which one was begun twice
+    for path in sorted(folder.rglob("*.*")):
+        assert (tmp_path / "new" / path.relative_to(folder)).read_bytes() == path.read_bytes()
+    with pytest.raises(DapdError, match="seed: 1 there, 2 here"):
+        make(tmp_path / "new", Batch(samples=4, size=3, seed=2))
+
+
+def test_make_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        result = CliRunner().invoke(app, ["parallelbench", "make", "--out", str(out), "--samples", "1"])
+        assert isinstance(result.exception, DapdError), result.exception
+        assert "cannot make the folder" in str(result.exception)
 
 
 # --- what is refused ---

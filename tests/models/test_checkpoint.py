@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from dapd.errors import DapdError
-from dapd.models import load_network
+from dapd.models import is_masked_lm, load_network
 from dapd.models.transformer import unfused
 from helpers_models import CONFIGS, DREAM, LLADA, build, full, hf_forward, hf_twin, parts, tokens, write_checkpoint
 
@@ -149,7 +150,86 @@ def test_missing_shard_is_named(tmp_path):
     refuses(folder, "model-00002-of-00002.safetensors")
 
 
-@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"metadata": {}}', '{"weight_map": [1]}'])
+ODD_TYPES = [torch.int8, torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", ODD_TYPES, ids=str)
+def test_weights_of_a_type_that_no_weight_has_are_refused(tmp_path, dtype):
+    """To copy them would be a cast, and the model would decode with numbers that mean something else."""
+    name = "model.transformer.blocks.1.q_proj.weight"
+
+    def spoil(state):
+        state[name] = (state[name] * 50).to(dtype)
+
+    refuses(write_checkpoint(tmp_path, build(LLADA), change=spoil), name, "quantised", "BF16")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_floats_of_other_widths_are_weights(tmp_path, dtype):
+    def change(state):
+        state.update({name: tensor.to(dtype) for name, tensor in state.items()})
+
+    assert load_network(write_checkpoint(tmp_path, build(LLADA), change=change)).dtype == torch.float32
+
+
+ELSEWHERE = ["../model-00002-of-00002.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "a\\b.safetensors"]
+NO_SHARDS = ["..", "", "config.json", 5, None, ["x.safetensors"], {"x": 1}]
+
+
+@pytest.mark.parametrize("name", [*ELSEWHERE, *NO_SHARDS], ids=str)
+def test_an_index_leads_nowhere_else(tmp_path, name):
+    """Not even to a file that is there and would fit."""
+    folder = write_checkpoint(tmp_path / "in", build(DREAM), shards=2)
+    shard = folder / "model-00002-of-00002.safetensors"
+    (tmp_path / shard.name).write_bytes(shard.read_bytes())
+    (folder / "sub").mkdir()
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"] = {k: name if v == shard.name else v for k, v in index["weight_map"].items()}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuses(folder, "model.safetensors.index.json", repr(name), "same folder")
+
+
+@pytest.mark.parametrize(("config", "key"), [(LLADA, "n_layers"), (DREAM, "num_hidden_layers")])
+def test_a_hundred_thousand_layers_are_refused_at_once(tmp_path, config, key):
+    folder = write_checkpoint(tmp_path, build(config), config={key: 100_000})
+    began = time.monotonic()
+    refuses(folder, "100000 layers", "39 tensors" if config is LLADA else "51 tensors")
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("changes", [{"vocab_size": 2**45, "embedding_size": 2**45}, {"mlp_hidden_size": 2**45}])
+def test_sizes_that_no_machine_holds_are_refused_before_memory_is_taken(tmp_path, changes):
+    refuses(write_checkpoint(tmp_path, build(LLADA), config=changes), str(2**45), "the config asks for")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, -1.0, "1e4", True, None])
+@pytest.mark.parametrize(("config", "key"), [(LLADA, "rope_theta"), (DREAM, "rope_theta"), (LLADA, "rms_norm_eps")])
+def test_numbers_that_no_arithmetic_can_be_done_with(tmp_path, config, key, value):
+    refuses(write_checkpoint(tmp_path, build(config), config={key: value}), key, repr(value), "finite")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_that_is_nested_without_end(tmp_path, name):
+    folder = write_checkpoint(tmp_path, build(DREAM), shards=2)
+    (folder / name).write_text('{"weight_map": ' + "[" * 100_000)
+    refuses(folder, name, "not valid JSON")
+
+
+@pytest.mark.parametrize("names", ["LLaDAModelLM", [3], {"a": 1}], ids=str)
+def test_architectures_of_an_odd_type(tmp_path, names):
+    folder = write_checkpoint(tmp_path, build(LLADA), config={"architectures": names})
+    refuses(folder, "architectures", "list of names")
+    with pytest.raises(DapdError, match="list of names"):
+        is_masked_lm(folder)
+
+
+@pytest.mark.parametrize(("names", "advice"), [(None, '"architectures": ["BertForMaskedLM"]'), (["BertModel"], "head")])
+def test_a_config_that_does_not_say_what_it_is_of(tmp_path, names, advice):
+    folder = write_checkpoint(tmp_path, build(LLADA), config={"architectures": names, "model_type": "bert"})
+    refuses(folder, "BertForMaskedLM", advice)
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"metadata": {}}', '{"weight_map": [1]}', '{"weight_map": {}}'])
 def test_broken_index(tmp_path, text):
     folder = write_checkpoint(tmp_path, build(DREAM), shards=2)
     (folder / "model.safetensors.index.json").write_text(text)

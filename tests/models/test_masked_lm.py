@@ -1,9 +1,18 @@
 """Masked language models of `transformers`: tiny random ones of four families, through the loader and the CLI."""
 
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from typer.testing import CliRunner
 
@@ -33,9 +42,12 @@ FAMILIES = {
 }
 
 
-def write_model(family: str, folder: Path) -> None:
+def write_model(family: str, folder: Path, **changes: Any) -> None:
     torch.manual_seed(3)
-    FAMILIES[family]().save_pretrained(folder)
+    model = FAMILIES[family]()
+    if changes:
+        model = type(model)(type(model.config)(**{**model.config.to_dict(), **changes}))
+    model.save_pretrained(folder)
     inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(SPECIAL + WORDS)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     inner.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
@@ -113,3 +125,223 @@ def test_a_model_without_mask_token_is_refused(tmp_path: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>").save_pretrained(tmp_path)
     with pytest.raises(dapd.DapdError, match="no mask token"):
         dapd.load(tmp_path, device="cpu")
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**content, **changes}))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def refuses(folder: Path, *words: str) -> None:
+    with pytest.raises(dapd.DapdError) as caught:
+        dapd.load(folder, device="cpu")
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- what is not there is not made up ---
+
+
+def test_missing_tensors_are_named(folder: Path) -> None:
+    """transformers fills them with random numbers: three runs, three answers."""
+    names = sorted(load_file(folder / "model.safetensors"))
+    gone = next(name for name in names if "layer" in name and name.endswith("weight"))
+    change_weights(folder, lambda weights: weights.pop(gone))
+    refuses(folder, "lacks tensors", gone)
+
+
+def test_a_checkpoint_without_the_head_is_refused(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+
+    def behead(weights: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in weights if name.startswith("cls.")]:
+            del weights[name]
+
+    change_weights(tmp_path, behead)
+    refuses(tmp_path, "lacks tensors", "cls.predictions", "head")
+
+
+def test_what_a_masked_model_does_not_use_may_be_there(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    before = dapd.load(tmp_path, device="cpu").infill("the capital of [MASK]").ids
+    change_weights(tmp_path, lambda w: w.update({"bert.pooler.dense.weight": torch.ones(32, 32)}))
+    assert dapd.load(tmp_path, device="cpu").infill("the capital of [MASK]").ids == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn], ids=str)
+def test_weights_of_odd_types_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    write_model("bert", tmp_path)
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    change_weights(tmp_path, lambda w: w.update({name: (w[name] * 50).to(dtype)}))
+    refuses(tmp_path, name, "quantised")
+
+
+def test_a_folder_without_tokenizer_files_is_refused(tmp_path: Path) -> None:
+    """transformers makes up a tokenizer of five tokens, with a mask id that is another token's."""
+    write_model("bert", tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    refuses(tmp_path, "has no tokenizer", "vocab.txt")
+    (tmp_path / "vocab.json").write_text("{}")  # not what this class reads
+    refuses(tmp_path, "tokenizer")
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    write_model("bert", tmp_path, vocab_size=12)
+    refuses(tmp_path, "do not belong together", "18")
+
+
+def test_an_unknown_word_of_a_template_is_refused(folder: Path) -> None:
+    """It would become the unknown token, which the text leaves out."""
+    lm = dapd.load(folder, device="cpu")
+    with pytest.raises(dapd.DapdError, match=r"does not know 'xyzzy': that part of the template would vanish"):
+        lm.infill("the xyzzy of [MASK]")
+    assert lm.infill("the <unk> of [MASK]").trace.canvas[:4] == [0, 5, 3, 7]
+
+
+def test_pickles_and_configs_that_say_too_little(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    refuses(tmp_path, "pickles only", "pytorch_model.bin", "save_pretrained")
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "model.safetensors")
+    change_json(tmp_path / "config.json", architectures=None)
+    refuses(tmp_path, '"architectures": ["BertForMaskedLM"]')
+    change_json(tmp_path / "config.json", architectures=["BertModel"])
+    refuses(tmp_path, "a checkpoint of BertForMaskedLM is needed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 100_000}, "100000 layers"),
+        ({"num_hidden_layers": "4"}, "whole number"),
+        ({"hidden_size": 2**40}, "cannot be loaded"),
+        ({"transformers_weights": "../x.safetensors"}, "transformers_weights"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+    ],
+)
+def test_hostile_configs(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    write_model("bert", tmp_path)
+    change_json(tmp_path / "config.json", **changes)
+    began = time.monotonic()
+    refuses(tmp_path, words)
+    assert time.monotonic() - began < 10
+
+
+def test_an_index_leads_nowhere_else(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    write_model("bert", folder)
+    names = load_file(folder / "model.safetensors")
+    shutil.move(folder / "model.safetensors", tmp_path / "model.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuses(folder, "../model.safetensors", "same folder")
+    shutil.copy(tmp_path / "model.safetensors", folder)
+    refuses(folder, "both")
+
+
+def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging
+
+    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    dapd.load(folder, device="cpu")
+    assert capfd.readouterr() == ("", "")
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+# --- no code of a checkpoint runs ---
+
+EVIL = """
+import pathlib
+pathlib.Path(__file__).with_name("ran").touch()
+pathlib.Path({mark!r}).touch()
+from transformers import BertConfig as EvilConfig, BertForMaskedLM as EvilForMaskedLM, BertTokenizer as EvilTokenizer
+"""
+
+
+def plant(folder: Path, mark: Path, place: str) -> None:
+    """A checkpoint that brings Python of its own for its config, its model or its tokenizer."""
+    write_model("bert", folder)
+    (folder / "evil.py").write_text(EVIL.format(mark=str(mark)))
+    model = {"AutoConfig": "evil.EvilConfig", "AutoModelForMaskedLM": "evil.EvilForMaskedLM"}
+    tokenizer = {"AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}
+    if place == "config":
+        change_json(folder / "config.json", auto_map=model, model_type="evil", architectures=["EvilForMaskedLM"])
+    elif place == "model":
+        change_json(folder / "config.json", auto_map=model, architectures=["EvilForMaskedLM"])
+    else:
+        change_json(folder / "config.json", auto_map=tokenizer)
+        change_json(folder / "tokenizer_config.json", auto_map=tokenizer, tokenizer_class="EvilTokenizer")
+
+
+@pytest.mark.parametrize("place", ["config", "model", "tokenizer"])
+def test_remote_code_is_never_run(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": questions.append(text) or "yes")
+    plant(tmp_path / "m", tmp_path / "mark", place)
+    with contextlib.suppress(dapd.DapdError):  # with classes that transformers has itself, it may load
+        dapd.load(tmp_path / "m", device="cpu")
+    assert questions == []
+    assert not (tmp_path / "mark").exists()
+
+
+def test_remote_code_is_not_run_on_a_yes(tmp_path: Path) -> None:
+    plant(tmp_path / "m", tmp_path / "mark", "config")
+    command = [sys.executable, "-m", "dapd", "generate", "-m", str(tmp_path / "m"), "--template", "the [MASK]"]
+    done = subprocess.run(command, input="yes\n" * 50, capture_output=True, text=True, timeout=120, check=False)
+    assert not (tmp_path / "mark").exists()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# --- around a text ---
+
+
+def test_special_ids_are_all_but_the_end_and_the_mask(folder: Path) -> None:
+    assert dapd.load(folder, device="cpu").tokenizer.special_ids == (0, 1, 3)
+
+
+def test_a_text_is_closed_behind_its_masks(folder: Path) -> None:
+    tokenizer = dapd.load(folder, device="cpu").tokenizer
+    assert tokenizer.frame("the capital of ") == ([0, 5, 6, 7], [2])
+    assert tokenizer.frame("the <mask> of") == ([0, 5, 4, 7], [2])
+
+
+def test_another_padding_id_changes_nothing(tmp_path: Path) -> None:
+    """RoBERTa counts positions by its config's padding id, and the tokenizer pads with its own."""
+    write_model("roberta", tmp_path, pad_token_id=14)
+    lm = dapd.load(tmp_path, device="cpu")
+    prompts = ["the capital of france", "paris"]
+    together = lm.generate(prompts, strategy="dapd-staged", max_new_tokens=6)
+    for prompt, one in zip(prompts, together, strict=True):
+        assert lm.generate(prompt, strategy="dapd-staged", max_new_tokens=6).ids == one.ids
+    tokens = torch.tensor([[1, 1, 0, 5, 14, 4, 2], [0, 5, 6, 7, 14, 4, 2]])
+    valid = torch.tensor([[False] * 2 + [True] * 5, [True] * 7])
+    batch = lm.network(tokens, slice(0, 7), slice(0, 7), valid=valid).logits
+    for row, first in ((0, 2), (1, 0)):
+        alone = lm.network.inner(input_ids=tokens[row : row + 1, first:]).logits
+        torch.testing.assert_close(batch[row : row + 1, first:], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 3])
+def test_the_longest_length_is_what_the_positions_allow(tmp_path: Path, padding: int) -> None:
+    write_model("roberta", tmp_path, pad_token_id=padding, max_position_embeddings=20)
+    lm = dapd.load(tmp_path, device="cpu")
+    assert lm.network.max_length == 20 - padding - 1
+    room = lm.network.max_length - len(lm.tokenizer.encode("paris"))
+    assert len(lm.generate("paris", max_new_tokens=room).ids) == room
+    with pytest.raises(dapd.DapdError, match=str(lm.network.max_length)):
+        lm.generate("paris", max_new_tokens=room + 1)
+
+
+def test_ids_outside_of_the_vocabulary_are_named(folder: Path) -> None:
+    lm = dapd.load(folder, device="cpu")
+    with pytest.raises(dapd.DapdError, match=r"token id 99 is outside of the vocabulary \(0\.\.18\)"):
+        lm.network(torch.tensor([[0, 99, 4]]), slice(0, 3), slice(2, 3))

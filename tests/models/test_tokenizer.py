@@ -106,6 +106,76 @@ def test_malformed_messages(tmp_path, messages, words):
         load_tokenizer(write_tokenizer(tmp_path), TINY_PROFILE).chat(messages)
 
 
+BAD_TEMPLATES = [
+    "{{ raise_exception('Only user and assistant roles are supported!') }}",
+    "{% for m in messages %}{{ m.content }}",
+    "{{ messages | no_such_filter }}",
+    "{{ nothing.at.all }}",
+    "{{ messages[99].content }}",
+    "{{ messages[0]['content'] + 1 }}",
+    "{{ 1 / 0 }}",
+    "{{ none() }}",
+    "{% include 'other' %}",
+    "{% extends 'other' %}",
+    "{% import 'os' as os %}{{ os.getcwd() }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ messages.append(1) }}",
+    "{{ 'a' * 1000000000000000 }}",
+    "{% for i in range(10 ** 12) %}x{% endfor %}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ messages[0].content.no_such_method() }}",
+    "{% set x = messages | map(attribute='a.b.c') | list %}{{ x[0].d.e }}",
+    "{{ '%d' | format('x') }}",
+    "{% unknown_tag %}",
+    "{{",
+    5,
+    {"a": 1},
+    [{"name": "tool", "template": "x"}],
+]
+
+
+@pytest.mark.parametrize("template", BAD_TEMPLATES, ids=str)
+def test_a_bad_template_is_one_line(tmp_path, template):
+    """A template is a program of the checkpoint's: whatever it does ends in an error that says so."""
+    with pytest.raises(DapdError, match=r"chat template|tokenizer cannot be read") as caught:
+        load_tokenizer(write_tokenizer(tmp_path, template=template), TINY_PROFILE).chat(QUESTION)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "5", '{"added_tokens_decoder": 5}', '{"model_max_length": {}, "extra": [[[]]]']
+)
+def test_a_settings_file_of_an_odd_form_is_one_line(tmp_path, text):
+    write_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(DapdError, match="tokenizer cannot be read") as caught:
+        load_tokenizer(tmp_path, TINY_PROFILE)
+    assert "\n" not in str(caught.value)
+
+
+def test_code_of_a_tokenizer_is_not_run(tmp_path, monkeypatch):
+    write_tokenizer(tmp_path)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\nclass Evil: pass\n")
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    monkeypatch.setattr("builtins.input", lambda text="": "yes")
+    tokenizer = load_tokenizer(tmp_path, TINY_PROFILE)
+    assert tokenizer.decode(tokenizer.encode("ab")) == "ab"
+    assert not (tmp_path / "mark").exists()
+
+
+def test_special_ids_leave_out_the_mask_and_what_ends_a_text(tmp_path):
+    assert load_tokenizer(write_tokenizer(tmp_path), TINY_PROFILE).special_ids == (BOS, HEADER, END_HEADER)
+    assert ByteTokenizer(SHAPES["tiny-llada"].profile).special_ids == (258,)
+
+
+def test_the_frame_of_a_text(tmp_path):
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path, bos=True), TINY_PROFILE)
+    assert tokenizer.frame("ab") == ([BOS, *tokenizer.encode("ab", special=False)], [])
+    assert ByteTokenizer(PROFILE).frame("ab") == ([97, 98], [])
+
+
 def test_folder_without_a_tokenizer(tmp_path):
     assert load_tokenizer(tmp_path, TINY_PROFILE) is None
     (tmp_path / "vocab.json").write_text("{}")

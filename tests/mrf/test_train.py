@@ -202,7 +202,7 @@ def test_the_sweep_stops_in_time_and_keeps_what_it_has(tmp_path, monkeypatch):
     cell = summary["stacks"]["two"]["cells"]["plain, last weights"]
     assert set(cell["selections"]) == {"last 2", "last 1", "all", "first 2", "first 1"}
     assert storage.load_run(tmp_path / "one").network.n_models == 2
-    list(sweep(SweepOptions(steps=200, minutes=0, keep=()), tmp_path, Execution(report_every=10)))
+    list(sweep(SweepOptions(steps=200, minutes=0.167, keep=()), tmp_path, Execution(report_every=10)))
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert all("skipped" in stack for stack in summary["stacks"].values())
     with pytest.raises(DapdError, match="no stack"):
@@ -237,3 +237,31 @@ def test_the_defaults_of_the_command_are_the_reported_recipe(tmp_path, monkeypat
     assert result.exit_code == 0, result.output
     assert seen == [chosen()]
     assert storage.load_run(storage.SHIPPED).recipe == chosen(1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None, {"step": 3}, {"parameters": 5, "recipe": {}}, [1]])
+def test_a_damaged_checkpoint_is_one_line(tmp_path, damage):
+    steps = train(small(), tmp_path, Execution(checkpoint_every=6))
+    next(report for report in steps if report.step > 6)
+    steps.close()
+    path = tmp_path / "checkpoint.pt"
+    if damage is None:
+        path.write_bytes(path.read_bytes()[:-200])
+    elif isinstance(damage, bytes):
+        path.write_bytes(damage)
+    else:
+        torch.save(damage, path)
+    before = path.read_bytes()
+    with pytest.raises(DapdError, match=r"checkpoint\.pt is damaged .*delete it"):
+        list(train(small(), tmp_path, Execution(checkpoint_every=6)))
+    assert path.read_bytes() == before
+
+
+def test_a_second_training_in_a_folder_is_refused(tmp_path):
+    first = train(small(), tmp_path, Execution())
+    next(first)
+    with pytest.raises(DapdError, match="another process is at work"):
+        next(train(small(), tmp_path, Execution()))
+    list(first)
+    assert storage.is_finished(tmp_path)
+    assert list(train(small(), tmp_path, Execution())) == []

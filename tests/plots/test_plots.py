@@ -18,7 +18,8 @@ from dapd.errors import DapdError
 from dapd.evaluation.summary import Row
 from dapd.plots import decoding, edges
 from dapd.plots.palette import COLOURS, colour, family, labels, style
-from dapd.plots.states import layout
+from dapd.plots.states import layout, states
+from dapd.plots.tradeoff import tradeoff
 from dapd.settings import describe
 from dapd.strategies import PRESETS
 from dapd.trace import Record, Trace, write_traces
@@ -194,6 +195,79 @@ def test_empty_traces_are_refused(tmp_path):
             draw([trace([])], tmp_path / "a.png")
     with pytest.raises(DapdError, match="at most 12"):
         decoding.trajectory([trace([[0]])] * 13, tmp_path / "a.png")
+
+
+def rows(family: str = "fast-dllm") -> list[Row]:
+    return [Row("copy", family, f"{family} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1) for k in (1, 2)]
+
+
+DRAWN = {
+    "trajectory": (1, lambda **to: decoding.trajectory([trace([[2], [0, 3]])], **to)),
+    "heatmap": (1, lambda **to: decoding.heatmap([trace([[2], [0, 3]])], **to)),
+    "segments": (2, lambda **to: decoding.segments([trace([[2], [0, 3]])], **to)),
+    "states": (4, lambda **to: states([trace([[2], [0, 3]])], **to)),
+    "tradeoff": (1, lambda **to: tradeoff(rows(), **to)),
+    "edges": (1, lambda **to: edges.edges(edges.Scores(torch.ones(3, edges.BINS), {0.01: 5}), **to)),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_the_callers_matplotlib_is_left_as_it_is(kind, tmp_path):
+    """Settings, backend and open figures are the process's, not ours."""
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    backend = matplotlib.get_backend()
+    try:
+        plt.switch_backend("svg")
+        with matplotlib.rc_context({"font.size": 17.0, "axes.grid": True, "lines.linewidth": 9.0}):
+            own, axis = plt.subplots()
+            before = dict(matplotlib.rcParams)
+            DRAWN[kind][1](path=tmp_path / "a.png")
+            assert dict(matplotlib.rcParams) == before
+            assert matplotlib.get_backend() == "svg"
+            assert plt.get_fignums() == [own.number]
+            assert plt.gca() is axis
+    finally:
+        plt.close("all")
+        plt.switch_backend(backend)
+    assert (tmp_path / "a.png").read_bytes().startswith(STARTS[".png"])
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_figures_are_drawn_on_the_callers_axes(kind, tmp_path):
+    from matplotlib.figure import Figure
+
+    panels, draw = DRAWN[kind]
+    figure = Figure()
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    draw(axes=axes)
+    assert all(axis.has_data() or axis.patches for axis in axes)
+    figure.savefig(tmp_path / "mine.png")
+    with pytest.raises(DapdError, match=f"{panels} panels are to be drawn, but {panels + 1} axes"):
+        draw(axes=[*axes, axes[0]])
+    with pytest.raises(DapdError, match="one of path and axes"):
+        draw(axes=axes, path=tmp_path / "x.png")
+    with pytest.raises(DapdError, match="one of path and axes"):
+        draw()
+
+
+@pytest.mark.parametrize("name", [r"$\frac{$", "$", "a$b$c", r"\$x$", "%d{}\n\t", "日本 🙂"])
+def test_any_name_of_a_strategy_can_be_drawn(name, tmp_path):
+    odd = [trace([[2], [0, 3]], name), trace([[2], [0, 3]], name, width=3)]
+    for number, draw in enumerate((decoding.trajectory, decoding.heatmap, decoding.segments)):
+        draw(odd, tmp_path / f"{number}.svg")
+    states(odd[:1], tmp_path / "states.svg")
+    tradeoff(rows(name), tmp_path / "tradeoff.svg")
+    if name == r"$\frac{$":
+        assert r"$\frac{$" in (tmp_path / "tradeoff.svg").read_text()
+
+
+def test_a_figure_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    for path, said in ((tmp_path / "no" / "a.png", "No such file"), (tmp_path / "file" / "a.png", "Not a directory")):
+        with pytest.raises(DapdError, match=said):
+            tradeoff(rows(), path)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -301,3 +301,15 @@ class Quiet(SimpleHTTPRequestHandler):
     extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript"}
 
     def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "odd", None, [1], {"a": float("nan")}], ids=str)
+def test_odd_settings_do_not_leave_the_page_blank(browser, decoded, value):
+    strategy = {"name": "Dapd", "tau_min": value, "tau_max": value, "certain": value, "threshold": value}
+    about = {"prompt": value, "strategy": strategy, "options": {"block_length": value}, "temperature": value}
+    show(browser, [dataclasses.replace(decoded[0], about=about)])
+    assert browser.js("return dapdViewer.lanes.length") == 1
+    for step in range(decoded[0].nfe + 1):
+        seek(browser, step)
+    assert browser.shown() == seen(decoded[0], decoded[0].nfe)
+    assert browser.complaints() == []

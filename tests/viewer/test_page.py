@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from dapd.cli.view import picked
 from dapd.errors import DapdError
-from dapd.trace import Trace, read_traces, write_traces
+from dapd.trace import Record, Trace, read_traces, write_traces
 from dapd.viewer import MOST, render, write_page
 from dapd.viewer.compact import compact
 from dapd.viewer.page import MODULES, bundle, embedded, read
@@ -101,6 +103,62 @@ def test_the_page_says_what_is_wrong(tmp_path, decoded):
         write_page(tmp_path / "page.txt", decoded)
     with pytest.raises(DapdError, match="cannot write"):
         write_page(tmp_path / "nowhere" / "page.html", decoded)
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    10**30,
+    1.5,
+    math.nan,
+    math.inf,
+    "x",
+    [],
+    [None],
+    [[1]],
+    [1, 1],
+    {},
+    {"a": 1},
+    "x" * 300,
+    [-1],
+    [2.5],
+]
+HEAD = [field.name for field in dataclasses.fields(Trace)]
+STEP = [field.name for field in dataclasses.fields(Record)]
+
+
+def refuse(word: str) -> None:
+    raise ValueError(f"no browser reads {word}")
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", [*HEAD, *(f"step.{name}" for name in STEP)])
+def test_a_trace_of_another_form_is_shown_or_refused(decoded, name, value):
+    """Whatever stands in a file: a page that a browser can read, or a line that says what is wrong."""
+    if name.startswith("step."):
+        records = list(decoded[0].steps)
+        records[1] = dataclasses.replace(records[1], **{name.removeprefix("step."): value})
+        trace = dataclasses.replace(decoded[0], steps=records)
+    else:
+        trace = dataclasses.replace(decoded[0], **{name: value})
+    try:
+        page = render([trace])
+    except DapdError as error:
+        page = f'id="traces">{json.dumps(str(error)[:200])}</script>' if str(error).startswith("trace 1") else ""
+    content = re.search(r'id="traces">(.*?)</script>', page, re.S)
+    assert content is not None
+    json.loads(content[1], parse_constant=refuse)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, {"deep": [math.nan]}])
+def test_settings_that_are_no_numbers_are_put_into_words(decoded, value):
+    about = {**decoded[0].about, "temperature": value, "strategy": {"name": "Dapd", "tau_min": value}, "prompt": 5}
+    page = render([dataclasses.replace(decoded[0], about=about)])
+    [content] = re.findall(r'id="traces">(.*?)</script>', page, re.S)
+    shown = json.loads(content, parse_constant=refuse)["traces"][0]["head"]["about"]
+    assert "infinite" in str(shown["temperature"]) or "not a number" in str(shown["temperature"])
+    assert shown["prompt"] == "5"
 
 
 def test_rows_are_picked(tmp_path, decoded):

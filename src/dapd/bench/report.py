@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dapd.bench.cases import Record
 from dapd.bench.floor import Rate
-from dapd.errors import DapdError
+from dapd.files import check_writable, write_text
 
 COLUMNS: dict[str, dict[str, str]] = {
     "measured": {
@@ -49,6 +49,15 @@ COLUMNS: dict[str, dict[str, str]] = {
         "rest_ms": "rest",
         "plain_step_ms": "plain step ms",
         "plain_rest_ms": "plain rest",
+    },
+    "canvas": {
+        "model": "model",
+        "columns": "columns",
+        "plain_ms": "plain pass ms",
+        "dapd_ms": "DAPD pass ms",
+        "ratio": "ratio",
+        "plain_mb": "plain MB",
+        "dapd_mb": "DAPD MB",
     },
     "target": {"model": "model", "target": "target", "limit": "limit", "measured": "measured", "met": "met"},
     "first": {
@@ -111,8 +120,8 @@ class Report:
     """Rows as they come."""
 
     def __init__(self, name: str, device: torch.device, path: Path | None) -> None:
-        if path is not None and not path.parent.is_dir():
-            raise DapdError(f"cannot write {path}: there is no folder {path.parent}")
+        if path is not None:
+            check_writable(path)
         self.name, self.device, self.path = name, device, path
         self.rates: list[Rate] = []
         self.rows: list[Record] = []
@@ -120,7 +129,7 @@ class Report:
     def add(self, row: Record) -> None:
         self.rows.append(row)
         if self.path is not None:
-            self.path.write_text(self.line() + "\n", encoding="utf-8")
+            write_text(self.path, self.line() + "\n")
 
     @property
     def failed(self) -> bool:

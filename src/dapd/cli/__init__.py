@@ -2,21 +2,72 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from dapd.errors import DapdError
 
 
 def main() -> None:
     """Run the command line; a user's mistake ends with one message and exit code 2."""
-    try:
+
+    def commands() -> None:
         from dapd.cli.app import app
-    except ModuleNotFoundError as error:
-        sys.exit(f"error: the command line needs the package {error.name!r}: pip install 'dapd[cli]'")
-    try:
+
         app()
+
+    guarded(commands)
+
+
+def run(function: Callable[..., Any]) -> None:
+    """Run a script's function as a command: its arguments are the options, its mistakes one line."""
+
+    def command() -> None:
+        import typer
+
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command()(function)
+        app()
+
+    guarded(command)
+
+
+def guarded(work: Callable[[], None]) -> None:
+    """Do some work; what a user or the machine did wrong ends the program with one line and exit code 2.
+
+    Also what only comes to light when the last of the output is written: a device that is full.
+    """
+    try:
+        try:
+            work()
+        finally:
+            sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
+            raise
+        sys.exit(f"error: the command line needs the package {error.name!r}: pip install 'dapd[cli]'")
     except DapdError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # whoever read the output has had enough of it
+        _forget_output()
+        sys.exit(1)
+    except OSError as error:
+        _forget_output()
+        _end(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+
+
+def _end(words: str) -> None:
+    print(f"error: {words}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _forget_output() -> None:
+    """Have what is left in the buffer go nowhere: the interpreter would try to write it once more, and complain."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # the output is no file, as in tests
+        return

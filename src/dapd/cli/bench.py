@@ -11,6 +11,7 @@ import torch
 import typer
 from rich.console import Console
 
+from dapd.bench import canvas as growth
 from dapd.bench import targets as goals
 from dapd.bench.cases import CAPTURES, NAIVE, Bench, Case, Record, guarded
 from dapd.bench.floor import matmul_rate
@@ -120,6 +121,16 @@ def prepared(
     return Bench(network, model, rate, **counts)
 
 
+def check_lengths(bench: Bench, asked: list[Case]) -> None:
+    """What no pass of this model can hold, found before the first one."""
+    longest = max(asked, key=lambda case: case.length)
+    if longest.length > bench.model.max_length:
+        raise DapdError(
+            f"{longest.prompt} columns of --prompt and {longest.gen} of --gen are {longest.length}; {bench.name} takes "
+            f"{bench.model.max_length}"
+        )
+
+
 def finish(report: Report) -> None:
     console = Console()
     report.show(console if console.is_terminal else Console(width=WIDTH))
@@ -128,6 +139,7 @@ def finish(report: Report) -> None:
 
 
 def run_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
+    check_lengths(bench, asked)
     for case in asked:
         otherwise = {"kind": report.name, "model": bench.name, **vars(case)}
         report.add(guarded(lambda case=case: measure(case), otherwise, bench.device))  # type: ignore[misc]
@@ -163,6 +175,7 @@ def forward_command(
         check_precision(where, pick_dtype(dtype), methods)
     report = Report("forward", where, json)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
+    check_lengths(bench, asked)
     for case, method in product(asked, methods):
         otherwise = {"kind": "forward", "model": model, **vars(case), "strategy": None, "capture": method}
         measure = lambda case=case, method=method: bench.forward(case, method, graph=graph)  # noqa: E731
@@ -301,6 +314,28 @@ def targets_command(
             report.add(record)
         del bench
         clear(place)  # the next model needs the room
+    finish(report)
+
+
+@app.command("canvas")
+def canvas_command(
+    columns: Annotated[str, typer.Option(help="Lengths of the canvas.")] = "256,512,1024,2048,4096",
+    repeats: Repeats = 5,
+    warmup: Warmup = 2,
+    json: Json = None,
+) -> None:
+    """DAPD passes beside plain ones as the canvas grows: a tiny model, one thread of the CPU."""
+    check_counts(repeats, warmup)
+    asked = lengths("columns", columns)
+    least = 2 * (repeats + warmup)
+    if min(asked) < least:
+        raise DapdError(f"--columns holds {min(asked)}; so many passes need at least {least} columns")
+    torch.set_num_threads(1)
+    report = Report("canvas", torch.device("cpu"), json)
+    bench = growth.tiny(max(asked), warmup=warmup, repeats=repeats)
+    for length in asked:
+        otherwise = {"kind": "canvas", "model": bench.name, "columns": length}
+        report.add(guarded(lambda length=length: growth.measure(bench, length), otherwise, bench.device))  # type: ignore[misc]
     finish(report)
 
 

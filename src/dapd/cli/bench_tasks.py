@@ -18,13 +18,20 @@ app = typer.Typer(help="ParallelBench: scorers and new instances; `dapd paper -t
 
 @app.command("gold")
 def gold_command(
-    data_dir: Annotated[Path, typer.Option(help="Folder of the released files.")],
+    data_dir: Annotated[Path, typer.Option(help="Folder of the released files, or of made ones.")],
 ) -> None:
     """Score the files' own answers: 100 wherever a score is exact."""
     folder = data_dir / "parallelbench" if (data_dir / "parallelbench").is_dir() else data_dir
-    tools, console = Tools.find(), Console()
-    table, wrong = Table("task", "n", "score", "parts"), []
-    for group in GROUPS.values():
+    here = [group for group in GROUPS.values() if (folder / group.folder).is_dir()]
+    if not here:
+        raise DapdError(
+            f"{folder} holds none of ParallelBench's folders: {', '.join(g.folder for g in GROUPS.values())}"
+        )
+    tools = Tools.find()
+    console = Console()
+    table = Table("task", "n", "score", "parts")
+    wrong = []
+    for group in here:
         for name in group.names:
             task = load_task(folder, name)
             parts = gold_scores(task, tools)
@@ -34,6 +41,9 @@ def gold_command(
             if task.metric in EXACT and total != 100:
                 wrong.append(name)
     console.print(table)
+    absent = [group.folder for group in GROUPS.values() if group not in here]
+    if absent:
+        console.print(f"not in {folder}: {', '.join(absent)}", soft_wrap=True)
     for part, why in tools.missing.items():
         console.print(f"{part} is not scored: {why}")
     if wrong:
@@ -42,7 +52,7 @@ def gold_command(
 
 @app.command("make")
 def make_command(
-    out: Annotated[Path, typer.Option(help="A new folder.")],
+    out: Annotated[Path, typer.Option(help="A new folder, or one that a killed run left.")],
     samples: Annotated[int, typer.Option(help="Samples per task.")] = 100,
     size: Annotated[int, typer.Option(help="Entries per list.")] = 15,
     seed: Annotated[int, typer.Option(help="The same seed makes the same files.")] = 0,

@@ -9,10 +9,12 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
+from dapd.cli import guarded
 from dapd.cli.compare import print_rows
 from dapd.cli.live import LiveView, plural
 from dapd.evaluation.compare import Result
 from dapd.evaluation.summary import summarise
+from dapd.files import make_folder
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Example, Task, get
@@ -30,7 +32,7 @@ def main(out: Path = OUT) -> None:
     """Five questions live, two decoders side by side on them, then every preset on some smaller bundles."""
     torch.set_num_threads(1)
     console, lm = Console(), load(DEFAULT_MODEL, device="cpu")
-    out.mkdir(exist_ok=True)
+    make_folder(out)
     written = [*watch(lm, console, out), *compare(lm, console, out)]
     console.print(f"Open {written[0]} in a browser to watch the two decoders side by side.", soft_wrap=True)
     console.print(f"Also written: {', '.join(map(str, written[1:]))}", soft_wrap=True)
@@ -63,7 +65,7 @@ def compare(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
     asked = examples(task, PROMPTS)
     results = []
     traces = out / "traces"
-    traces.mkdir(exist_ok=True)
+    make_folder(traces)
     for name in PRESETS:
         with console.status(f"{PROMPTS} bundles of four questions with {name}"):
             done = answers(lm, asked, task, name)
@@ -95,4 +97,4 @@ def _result(name: str, task: Task, index: int, example: Example, done: Completio
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

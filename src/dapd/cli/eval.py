@@ -70,7 +70,14 @@ def report(console: Console, found: Sequence[TaskSummary], out: Path) -> None:
         table.add_row(row.task, str(row.n), *shown)
     console.print(table)
     console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in found), soft_wrap=True)
-    late = json.loads((out / SUMMARY).read_text(encoding="utf-8"))["checker_timeouts"]
-    for task, n in late.items():
-        console.print(f"{task}: the scorer gave up on {n} answers, which count as empty ones")
+    summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
+    for row in found:
+        late = summary["checker_timeouts"].get(row.task)
+        if late:
+            console.print(f"{row.task}: the scorer gave up on {late} answers, which count as empty ones")
+        n = next(one["n"] for one in summary["tasks"] if one["task"] == row.task)
+        if n > row.n:
+            console.print(
+                f"{row.task}: {out / SUMMARY} keeps the {n} documents that were scored before", soft_wrap=True
+            )
     console.print(f"written: {out / 'results.jsonl'}, {out / SUMMARY}", soft_wrap=True)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
+from dapd.cli import guarded
 from dapd.errors import DapdError
+from dapd.files import check_writable, make_folder
+from dapd.models.devices import pick_device
 from dapd.mrf import report as reports
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.network import Positions, Shape
@@ -26,13 +28,6 @@ app = typer.Typer(help="The toy Markov random field of the paper's section 3.2."
 console = Console(highlight=False, soft_wrap=True)
 
 Device = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")]
-
-
-def resolve(device: str) -> str:
-    """`auto` is the GPU where there is one."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def describe(progress: Progress) -> str:
@@ -81,7 +76,7 @@ def train_command(
     variants = replicate(Variant(seed, dataset_size, dropout, weight_decay, norm_bias), models)
     shape = Shape(layers, width, heads, gated, positions)
     recipe = Recipe(shape, batch, steps, rate, schedule, warmup, tail, masks, clip, ema, variants)
-    train_and_tell(recipe, out, Execution(resolve(device), compile, tf32, checkpoint_every, half=half))
+    train_and_tell(recipe, out, Execution(str(pick_device(device)), compile, tf32, checkpoint_every, half=half))
 
 
 def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
@@ -108,9 +103,9 @@ def sweep_command(
 ) -> None:
     """Try the configurations that the paper leaves open, one stack after the other."""
     names = {key: tuple(n for n in text.split(",") if n) for key, text in {"only": only, "keep": keep}.items()}
-    gpu = resolve(device) == "cuda"
+    gpu = str(pick_device(device)).startswith("cuda")
     options = SweepOptions(steps, minutes, names["only"], names["keep"], models, Budget(exact=gpu))
-    execution = Execution(resolve(device), compile and gpu, tf32)
+    execution = Execution(str(pick_device(device)), compile and gpu, tf32)
     for at in sweep(options, out, execution):
         if at.training is not None and (at.training.step in (5, 100) or at.training.step % max(100, steps // 5) == 0):
             console.print(f"{at.stack}: {describe(at.training)}  [{at.training.mode}]", markup=False)
@@ -144,7 +139,10 @@ def report_command(
     options = reports.ReportOptions(Budget(n_paths=paths, seed=seed, exact=exact), samples, command=command)
     if quick:
         options = replace(reports.QUICK_OPTIONS, command=command)
-    found = reports.build(load_run(run or SHIPPED, device=resolve(device)), options, tell=console.print)
+    if out is not None:
+        for name in reports.FILES:  # before the minutes that the report takes
+            check_writable(make_folder(out) / name)
+    found = reports.build(load_run(run or SHIPPED, device=str(pick_device(device))), options, tell=console.print)
     console.print(found.to_markdown(), markup=False)
     console.print(f"{found.seconds:.0f} s")
     if out is not None:
@@ -165,14 +163,5 @@ def print_cells(stack: str, result: dict[str, object]) -> None:
         console.print(" | ".join(parts), markup=False)
 
 
-def main() -> None:
-    """For `python -m dapd.cli.mrf`: a user's mistake is one sentence and exit code 2."""
-    try:
-        app()
-    except DapdError as error:
-        Console(stderr=True, soft_wrap=True).print(f"dapd mrf: {error}", markup=False)
-        raise SystemExit(2) from error
-
-
 if __name__ == "__main__":
-    main()
+    guarded(app)

@@ -18,7 +18,7 @@ from dapd.evaluation.paper.numbers import TITLES
 from dapd.evaluation.runs import Run
 from dapd.plots.decoding import heatmap, segments, trajectory
 from dapd.plots.edges import Scores, edges
-from dapd.plots.figure import pyplot, save
+from dapd.plots.figure import Grid, sheet
 from dapd.plots.palette import style
 
 EARLY = 0.4
@@ -38,20 +38,18 @@ def draw(report: Report, study: Study) -> list[Path]:
 
 def tradeoff(report: Report, study: Study) -> list[Path]:
     """Score against steps, a panel per task: ours filled, the paper's hollow, a line between the two."""
-    plt = pyplot()
     tasks = list(dict.fromkeys(line.column for line in report.lines))
-    figure, axes = plt.subplots(1, len(tasks), figsize=(2.4 * len(tasks) + 0.6, 3), squeeze=False)
-    seen: dict[str, Any] = {}
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for line in (line for line in report.lines if line.column == task):
-            seen |= _points(axis, line)
-        axis.set_title(task)
-        axis.set_xlabel("forward passes")
-        axis.grid(alpha=0.25, linewidth=0.5)
-    axes[0][0].set_ylabel("score (%); hollow: the paper's")
-    figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=len(seen))
     path = study.file(report.table, ".png")
-    save(figure, path)
+    with sheet(path, Grid(len(tasks), len(tasks), (2.4 * len(tasks) + 0.6, 3))) as drawing:
+        entries: dict[str, Any] = {}
+        for axis, task in zip(drawing.axes, tasks, strict=True):
+            for line in (line for line in report.lines if line.column == task):
+                entries |= _points(axis, line)
+            axis.set_title(task)
+            axis.set_xlabel("forward passes")
+            axis.grid(alpha=0.25, linewidth=0.5)
+        drawing.axes[0].set_ylabel("score (%); hollow: the paper's")
+        drawing.legend(entries.values(), entries.keys(), "lower center", len(entries))
     return [path]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from dapd.cli.generate import calm_threads
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.compare import read_results
 from dapd.evaluation.summary import Row, summarise
+from dapd.files import parse_json
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import get
@@ -88,7 +88,7 @@ def read_rows(path: Path) -> list[Row]:
             raise DapdError(f"{path} holds no results of `dapd compare`")
         return summarise(found)
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = parse_json(path.read_text(encoding="utf-8"))
         return [Row(**row) for row in content["rows"]]
     except OSError as error:
         raise DapdError(f"cannot read results from {path}: {error.strerror}") from None

@@ -17,6 +17,7 @@ from typing import IO, Any
 import torch
 
 from dapd.errors import DapdError
+from dapd.files import draft_of, make_folder, parse_json, write_text, writing
 
 RESULTS, SETUP, ENVIRONMENT = "results.jsonl", "setup.json", "environment.jsonl"
 
@@ -35,10 +36,7 @@ class Run:
     def open(cls, folder: Path, setup: Mapping[str, Any], what: str = "run") -> Run:
         """A new folder, or one that holds results of the same set-up; any other is refused, untouched."""
         setup = json.loads(json.dumps(dict(setup), default=str))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DapdError(f"cannot make the folder {folder}: {error.strerror}") from None
+        make_folder(folder)
         where = folder / SETUP
         if where.is_file():
             _check(where, setup, what)
@@ -57,20 +55,37 @@ class Run:
     def append(self, records: Iterable[Record]) -> None:
         """Add results; they are on their way to the disk when this returns. Several processes may do so at once."""
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        with (self.folder / RESULTS).open("a+b") as file, _locked(file):
+        path = self.folder / RESULTS
+        with writing(path), path.open("a+b") as file, _locked(file):
             _drop_cut_line(file)
             file.write(lines.encode())
             file.flush()
 
     def note_environment(self) -> None:
         """Write down where and with what this start ran."""
-        with (self.folder / ENVIRONMENT).open("a", encoding="utf-8") as file:
+        path = self.folder / ENVIRONMENT
+        with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(environment()) + "\n")
 
     def write(self, name: str, content: Any) -> Path:
-        """A JSON file in the folder, whole or not at all."""
-        draft = _draft(self.folder / name, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
-        return draft.replace(self.folder / name)
+        """A JSON file in the folder, whole or not at all; one that says the same already stays as it is."""
+        path = self.folder / name
+        text = json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
+        if path.is_file() and path.read_bytes() == text.encode():
+            return path
+        return write_text(path, text)
+
+    def read(self, name: str, default: Any) -> Any:
+        """What `write` wrote under this name; the default where there is no such file, or none of this form: a summary
+        can be made again."""
+        try:
+            content = parse_json((self.folder / name).read_bytes())
+        except (OSError, ValueError):
+            return default
+        same = isinstance(content, type(default)) and all(
+            isinstance(content.get(k), type(v)) for k, v in default.items()
+        )
+        return content if same else default
 
 
 def read_records(path: Path) -> list[Record]:
@@ -82,7 +97,7 @@ def read_records(path: Path) -> list[Record]:
     out = []
     for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if not isinstance(record, dict):
                 raise ValueError("not an object")
         except ValueError as error:
@@ -140,27 +155,25 @@ def _commit() -> str | None:
 
 def _check(where: Path, setup: Mapping[str, Any], what: str) -> None:
     try:
-        before = json.loads(where.read_text(encoding="utf-8"))
+        before = parse_json(where.read_text(encoding="utf-8"))
         differ = difference(before, setup)
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+    except (ValueError, AttributeError):
         raise DapdError(f"{where} is damaged; move the folder away or choose another with --out") from None
     if differ:
         said = ", ".join(differ)
         raise DapdError(f"{where.parent} holds a {what} of another set-up ({said}); choose another folder with --out")
 
 
-def _draft(path: Path, text: str) -> Path:
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.write_text(text, encoding="utf-8")
-    return draft
-
-
 def _write_once(path: Path, text: str) -> None:
     """The whole file at once, unless another process was faster."""
-    draft = _draft(path, text)
-    with contextlib.suppress(FileExistsError):
-        path.hardlink_to(draft)
-    draft.unlink()
+    draft = draft_of(path)
+    with writing(path):
+        try:
+            draft.write_text(text, encoding="utf-8")
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(draft)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

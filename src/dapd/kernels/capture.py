@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -30,12 +32,51 @@ class AttentionSum:
 
             self._sums = accumulate(self._sums, q, k, lse, valid)
             return
+        if q.device.type == "cpu" and q.shape[2] * k.shape[2] >= BY_ROWS:
+            self._sums = add_by_rows(self._sums, q, k, lse, valid)
+            return
         total = head_sum(q, k, lse, valid)[None]
         self._sums = total if self._sums is None else self._sums + total
 
     def mean(self) -> Float[Tensor, "b n k"] | None:
         """The mean over heads and layers, in fp32; None where nothing was added."""
-        return None if self._sums is None else self._sums.sum(0) / self._terms
+        if self._sums is None:
+            return None
+        total = self._sums[0] if len(self._sums) == 1 else self._sums.sum(0)
+        return total / self._terms
+
+
+BY_ROWS = 1 << 16
+"""From so many pairs of a row and a column on, a CPU works on a few rows at a time: what it computes for them stays in
+its cache until it is added up, and no head's whole matrix is ever in memory."""
+CACHED = 1 << 18
+"""Scores that are worked on at once."""
+
+
+def add_by_rows(
+    sums: Float[Tensor, "1 b n k"] | None,
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b g k d"],
+    lse: Float[Tensor, "b h n"],
+    valid: Bool[Tensor, "b k"] | None,
+) -> Float[Tensor, "1 b n k"]:
+    """`sums`, which may be none yet, with the sum over heads of exp(score - lse) added to it, in fp32."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    (batch, heads, n, size), (_, groups, columns, _) = q.shape, k.shape
+    if sums is None:
+        sums = q.new_zeros((1, batch, n, columns), dtype=torch.float32)
+    queries, keys, shift = q.to(wide) * size**-0.5, k.to(wide).mT, -lse.to(wide)[..., None]
+    height = max(1, CACHED // columns)
+    room = torch.empty((height, columns), dtype=wide, device=q.device)
+    for row, first in itertools.product(range(batch), range(0, n, height)):
+        rows = slice(first, min(n, first + height))
+        total = sums[0, row, rows]
+        weight = room[: rows.stop - first]
+        for head in range(heads):
+            key = keys[row, head * groups // heads]
+            torch.addmm(shift[row, head, rows], queries[row, head, rows], key, out=weight).exp_()
+            total += weight if valid is None else weight.masked_fill_(~valid[row], 0.0)
+    return sums
 
 
 def head_sum(

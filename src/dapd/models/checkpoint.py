@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.files import parse_json
 
 INDEX = "model.safetensors.index.json"
 
@@ -38,25 +40,55 @@ class TensorNames:
         return f"{ {'embed': self.embed, 'norm': self.norm, 'head': self.head}[head] }.{rest[0]}"
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as a file's header describes it: nothing of it is in memory yet."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
+"""The types of weights. Whatever else a file holds (whole numbers, eight-bit floats without their scales) stands for
+numbers that only the program which wrote it can tell."""
+
+
 def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file of a checkpoint."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DapdError(f"{path.parent} has no {path.name}: not a checkpoint folder") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DapdError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
         raise DapdError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise DapdError(f"{path} does not hold a JSON object")
     return content
 
 
+def architectures_of(config: Mapping[str, Any], path: Path) -> list[str]:
+    """The names under `architectures`, which may be missing."""
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DapdError(f"{path}: architectures is {names!r}; it must be a list of names")
+    return names
+
+
+def number(config: Mapping[str, Any], key: str, default: float) -> float:
+    """A number of a config that arithmetic can be done with: JSON as Python reads it also has NaN and Infinity."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise DapdError(f"{key} is {value!r}; it must be a finite number above 0")
+    return float(value)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint: the shards of its index, or the one file."""
     if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX)
-        if not isinstance(index.get("weight_map"), dict):
-            raise DapdError(f"{folder / INDEX} has no weight_map")
-        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+        files = [folder / name for name in _shards(folder / INDEX)]
         absent = [file.name for file in files if not file.is_file()]
         if absent:
             raise DapdError(f"{folder}: the index lists shards that are not there: {', '.join(absent)}")
@@ -72,48 +104,105 @@ def weight_files(folder: Path) -> list[Path]:
     if pickles:
         raise DapdError(
             f"{folder} has its weights as pickles only ({', '.join(pickles[:3])}), which can run code when opened; "
-            "dapd reads safetensors: convert them first"
+            "dapd reads safetensors: convert them first, where you trust them, by loading the model with the library "
+            "that wrote them and saving it again (in transformers: from_pretrained, then save_pretrained)"
         )
     raise DapdError(f"{folder} has no safetensors weights")
+
+
+def _shards(index: Path) -> list[str]:
+    """The names of the files that an index lists. They lie beside it: a path to elsewhere is not followed."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise DapdError(f"{index} has no weight_map")
+    for tensor, name in places.items():
+        plain = isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name and "\\" not in name
+        if not plain:
+            raise DapdError(
+                f"{index}: {tensor} is said to be in {name!r}; a shard must be the name of a .safetensors file in the "
+                "same folder"
+            )
+    return sorted(set(places.values()))
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """All tensors of a checkpoint by their names, from the headers of its files."""
+    out: dict[str, Stored] = {}
+    for file in weight_files(folder):
+        with _opened(file, "cpu") as content:
+            for name in content.keys():  # noqa: SIM118 (not a mapping)
+                if name in out:
+                    raise DapdError(f"{folder}: tensor {name} stands in more than one file")
+                part = content.get_slice(name)
+                out[name] = Stored(file, str(part.get_dtype()), tuple(part.get_shape()))
+    return out
+
+
+def check_layers(n_layers: int, stored: Mapping[str, Stored], folder: Path) -> None:
+    """Refuse a config that asks for more layers than there are tensors at all, before any layer is built."""
+    if n_layers > len(stored):
+        raise DapdError(
+            f"{folder}: config.json asks for {n_layers} layers, but the weights hold {len(stored)} tensors in all"
+        )
+
+
+def check_types(stored: Mapping[str, Stored]) -> None:
+    """Refuse weights of a type that no weight has."""
+    for name, one in stored.items():
+        if one.dtype not in WEIGHT_TYPES:
+            raise DapdError(
+                f"{one.file}: tensor {name} is of type {one.dtype}; weights are {', '.join(WEIGHT_TYPES)}: a quantised "
+                "checkpoint must be converted back first"
+            )
+
+
+def check_weights(
+    tensors: Mapping[str, Tensor], stored: Mapping[str, Stored], folder: Path, names: TensorNames
+) -> None:
+    """Refuse a checkpoint that is not exactly what its config asks for: nothing is left out, nothing is guessed."""
+    places = {names.of(name): tensor for name, tensor in tensors.items()}
+    for name, tensor in places.items():
+        if name in stored and stored[name].shape != tuple(tensor.shape):
+            has = list(stored[name].shape)
+            wants = list(tensor.shape)
+            raise DapdError(f"{stored[name].file}: tensor {name} has shape {has}, the config asks for {wants}")
+    # A tied head may be written out a second time: it is the embedding, whatever the file calls it.
+    tied = "head.weight" not in tensors
+    extra = [name for name in stored if name not in places and not (tied and name == names.of("head.weight"))]
+    missing = [name for name in places if name not in stored]
+    if missing or extra:
+        raise DapdError(f"{folder} does not fit its config.json:{_some('missing', missing)}{_some('unknown', extra)}")
+    check_types({name: one for name, one in stored.items() if name in places})
 
 
 @torch.no_grad()
 def load_weights(
     tensors: Mapping[str, Tensor], folder: Path, names: TensorNames, *, device: torch.device | str
 ) -> None:
-    """Fill `tensors` (by our names) from the files of `folder`; nothing is left out, nothing is guessed."""
+    """Fill `tensors` (by our names) from the files of `folder`, which `check_weights` has found to fit."""
     places = {names.of(name): tensor for name, tensor in tensors.items()}
-    filled: set[str] = set()
-    extra: list[str] = []
     for file in weight_files(folder):
-        for name, tensor in _tensors(file, str(device)):
-            if name not in places:
-                extra.append(name)
-                continue
-            if name in filled:
-                raise DapdError(f"{folder}: tensor {name} stands in more than one file")
-            shape, wanted = list(tensor.shape), list(places[name].shape)
-            if shape != wanted:
-                raise DapdError(f"{file}: tensor {name} has shape {shape}, the config asks for {wanted}")
-            places[name].copy_(tensor)
-            filled.add(name)
-    # A tied head may be written out a second time: it is the embedding, whatever the file calls it.
-    extra = [name for name in extra if not (name == names.of("head.weight") and "head.weight" not in tensors)]
-    missing = [name for name in places if name not in filled]
-    if missing or extra:
-        raise DapdError(f"{folder} does not fit its config.json:{_some('missing', missing)}{_some('unknown', extra)}")
+        with _opened(file, str(device)) as content:
+            for name in content.keys():  # noqa: SIM118 (not a mapping)
+                if name in places:  # one at a time: beside the network no more than one tensor is in memory
+                    places[name].copy_(content.get_tensor(name))
 
 
 def _some(kind: str, names: list[str]) -> str:
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f" {kind} tensors: {shown};" if names else ""
+    return f" {kind} tensors: {some(names)};" if names else ""
 
 
-def _tensors(file: Path, device: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a file, one at a time: beside the network no more than one of them is in memory."""
+def some(names: list[str]) -> str:
+    """The first few of some names, and how many there are besides."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+@contextmanager
+def _opened(file: Path, device: str) -> Iterator[Any]:
     try:
         with safe_open(file, framework="pt", device=device) as content:
-            for name in content.keys():  # noqa: SIM118 (not a mapping)
-                yield name, content.get_tensor(name)
+            yield content
     except SafetensorError as error:
         raise DapdError(f"{file} cannot be read, it may be truncated: {error}") from None
+    except OSError as error:
+        raise DapdError(f"cannot read {file}: {error.strerror or error}") from None

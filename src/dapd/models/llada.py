@@ -6,7 +6,7 @@ from typing import Any
 
 from dapd.errors import DapdError
 from dapd.models.base import Profile, reading_config
-from dapd.models.checkpoint import TensorNames
+from dapd.models.checkpoint import TensorNames, number
 from dapd.models.transformer import TransformerConfig
 
 NAMES = TensorNames(
@@ -63,8 +63,8 @@ def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None
             d_mlp=config.get("mlp_hidden_size") or config["mlp_ratio"] * config["d_model"],
             vocab_size=vocab,
             max_length=config["max_sequence_length"],
-            rope_theta=config.get("rope_theta", 10000.0),
-            norm_eps=config.get("rms_norm_eps", 1e-5),
+            rope_theta=number(config, "rope_theta", 10000.0),
+            norm_eps=number(config, "rms_norm_eps", 1e-5),
             qkv_bias=bool(config.get("include_qkv_bias", False)),
             tied=bool(config.get("weight_tying", True)),
             rope_fp32=bool(config.get("rope_full_precision", True)),

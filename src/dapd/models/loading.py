@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from dapd.errors import DapdError, missing_extra, unknown
+from dapd.errors import DapdError, first_line, missing_extra, unknown
 from dapd.models import dream, llada
 from dapd.models.base import Profile
-from dapd.models.checkpoint import TensorNames, load_weights, read_json
+from dapd.models.checkpoint import (
+    TensorNames,
+    architectures_of,
+    check_layers,
+    check_weights,
+    load_weights,
+    read_json,
+    stored_tensors,
+)
 from dapd.models.devices import default_dtype
 from dapd.models.transformer import Transformer, TransformerConfig, unfused
 
@@ -117,7 +125,7 @@ def random(
         if shape not in SHAPES:
             raise unknown("shape", shape, SHAPES)
         shape = SHAPES[shape]
-    network = _empty(shape, device, dtype)
+    network = _allocated(_outline(shape), device, dtype)
     generator = torch.Generator(device).manual_seed(seed)
     # Part by part, and a tied head after its embedding: the numbers do not depend on what is fused.
     weights = unfused(shape, dict(network.named_parameters(remove_duplicate=False)))
@@ -136,12 +144,19 @@ def random(
     return network.eval().requires_grad_(False)
 
 
-def _empty(shape: TransformerConfig, device: torch.device | str, dtype: torch.dtype) -> Transformer:
-    """A network whose weights are memory yet to be filled."""
+def _outline(shape: TransformerConfig) -> Transformer:
+    """A network without any numbers: its tensors have shapes and take no memory."""
     with torch.device("meta"):
-        network = Transformer(shape)
-    network = network.to(dtype).to_empty(device=device)
-    if shape.tied:
+        return Transformer(shape)
+
+
+def _allocated(network: Transformer, device: torch.device | str, dtype: torch.dtype) -> Transformer:
+    """The network with weights that are memory yet to be filled."""
+    try:
+        network = network.to(dtype).to_empty(device=device)
+    except (RuntimeError, MemoryError) as error:
+        raise DapdError(f"there is no room for this network on {device}: {first_line(error)}") from None
+    if network.config.tied:
         network.head.weight = network.embed.weight
     return network
 
@@ -181,8 +196,8 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
 
 def is_masked_lm(folder: Path) -> bool:
     """Whether a folder holds a masked language model of `transformers` rather than one of our own families."""
-    names = read_json(folder / "config.json").get("architectures") or []
-    return any(name.endswith("ForMaskedLM") for name in names)
+    path = folder / "config.json"
+    return any(name.endswith("ForMaskedLM") for name in architectures_of(read_json(path), path))
 
 
 def load_network(
@@ -192,18 +207,41 @@ def load_network(
     dtype: torch.dtype | None = None,
     mask_id: int | None = None,
     eot_id: int | None = None,
+    max_length: int | None = None,
 ) -> Transformer:
     """The network of a checkpoint folder. dtype None: bf16 on an accelerator, fp32 on a CPU."""
     config = read_json(folder / "config.json")
-    names = config.get("architectures") or []
+    names = architectures_of(config, folder / "config.json")
     name = next((n for n in names if n in ARCHITECTURES), None)
     if name is None:
         raise DapdError(
             f"{folder}: architecture {', '.join(names) or '(none given)'} is not supported; "
-            f"supported: {', '.join(ARCHITECTURES)}, and any ...ForMaskedLM of transformers"
+            f"supported: {', '.join(ARCHITECTURES)}, and any ...ForMaskedLM of transformers{_advice(config, names)}"
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id, eot_id)
-    network = _empty(shape, device, dtype or default_dtype(device))
+    if max_length is not None:
+        shape = replace(shape, max_length=max_length)
+    # What does not fit is found out from the headers of the files, before a network of that size is made.
+    stored = stored_tensors(folder)
+    check_layers(shape.n_layers, stored, folder)
+    outline = _outline(shape)
+    check_weights(unfused(shape, dict(outline.named_parameters())), stored, folder, architecture.names)
+    network = _allocated(outline, device, dtype or default_dtype(device))
     load_weights(unfused(shape, dict(network.named_parameters())), folder, architecture.names, device=device)
     return network.eval().requires_grad_(False)
+
+
+def _advice(config: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What to do about a config that names no class with a head for masks, if `transformers` knows its model type."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as CLASSES
+    except ImportError:
+        return ""
+    kind = config.get("model_type")
+    wanted = CLASSES.get(kind) if isinstance(kind, str) else None
+    if wanted is None:
+        return ""
+    if names:
+        return f"; a checkpoint of {wanted} is needed, with the head that predicts masked tokens"
+    return f'; if this is a {wanted}, add "architectures": ["{wanted}"] to config.json'

@@ -10,22 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd.errors import DapdError, missing_extra
+from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.checkpoint import INDEX, check_layers, check_types, read_json, some, stored_tensors
 from dapd.models.columns import Span, take
-
-COUNT_THEIR_OWN = {
-    "roberta",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "camembert",
-    "esm",
-    "mpnet",
-    "data2vec-text",
-    "longformer",
-}
-"""Families that derive positions from where the padding is; the others number the columns and must be told."""
+from dapd.models.tokenizer import open_auto_tokenizer, quiet
 
 
 class HubMaskedLM:
@@ -47,12 +37,8 @@ class HubMaskedLM:
         if not self.full_layers:
             raise DapdError(f"{type(inner).__name__} has no layer with full attention")
         profile.check(config.vocab_size)
-        parameters = inspect.signature(inner.forward).parameters
-        self.takes_positions = "position_ids" in parameters and config.model_type not in COUNT_THEIR_OWN
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.inner.config.vocab_size)
+        self.takes_positions = "position_ids" in inspect.signature(inner.forward).parameters
+        self.padding_id = _padding_of_positions(inner)
 
     @property
     def n_layers(self) -> int:
@@ -61,9 +47,12 @@ class HubMaskedLM:
     @property
     def max_length(self) -> int:
         # Tables of position embeddings that start behind the padding id hold that many fewer positions.
-        config = self.inner.config
-        shift = config.pad_token_id + 1 if config.model_type in COUNT_THEIR_OWN and config.pad_token_id else 0
-        return int(getattr(config, "max_position_embeddings", 512)) - shift
+        shift = 0 if self.padding_id is None else self.padding_id + 1
+        return int(getattr(self.inner.config, "max_position_embeddings", 512)) - shift
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.inner.config.vocab_size)
 
     @property
     def device(self) -> torch.device:
@@ -71,6 +60,12 @@ class HubMaskedLM:
 
     def parameters(self) -> Any:
         return self.inner.parameters()
+
+    def named_parameters(self) -> Any:
+        return self.inner.named_parameters()
+
+    def named_buffers(self) -> Any:
+        return self.inner.named_buffers()
 
     def __call__(
         self,
@@ -85,17 +80,37 @@ class HubMaskedLM:
         """A pass over the whole canvas, whatever `span` says; there is no cache to keep the rest in."""
         if cache is not None:
             raise DapdError("this model keeps no keys and values: reuse must be none")
-        seen = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        extra = {"position_ids": (seen.cumsum(-1) - 1).clamp_min(0)} if self.takes_positions else {}
-        out = self.inner(
-            input_ids=tokens,
-            attention_mask=seen.long(),
-            output_attentions=capture is not None,
-            return_dict=True,
-            **extra,
-        )
+        here = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        extra = {"position_ids": self._positions(tokens, here)} if self.takes_positions else {}
+        try:
+            out = self.inner(
+                input_ids=tokens,
+                attention_mask=here.long(),
+                output_attentions=capture is not None,
+                return_dict=True,
+                **extra,
+            )
+        except IndexError:
+            self._refuse_foreign_ids(tokens)
+            raise
         attention = None if capture is None else self._mean(out.attentions, window, capture)
         return Prediction(take(out.logits, window), attention)
+
+    def _positions(self, tokens: Int[Tensor, "b l"], here: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:
+        """The positions that a row has when it stands alone, whatever is put before it in a batch.
+
+        Some families count from behind the padding id and skip the padding, by the id that their config gives: that is
+        done here, because a batch may be padded with another one.
+        """
+        if self.padding_id is None:
+            return (here.cumsum(-1) - 1).clamp_min(0)
+        counted = here & (tokens != self.padding_id)
+        return counted.cumsum(-1) * counted + self.padding_id
+
+    def _refuse_foreign_ids(self, tokens: Int[Tensor, "b l"]) -> None:
+        foreign = tokens[(tokens < 0) | (tokens >= self.vocab_size)]
+        if len(foreign):
+            raise DapdError(f"token id {int(foreign[0])} is outside of the vocabulary (0..{self.vocab_size - 1})")
 
     def _mean(self, attentions: tuple[Tensor, ...], window: Span, capture: Capture) -> Float[Tensor, "batch n k"]:
         mean = torch.stack([attentions[self.full_layers[i]].float().mean(1) for i in sorted(capture.layers)]).mean(0)
@@ -103,25 +118,79 @@ class HubMaskedLM:
         return rows if capture.keys == "canvas" else take(rows, window, dim=2)
 
 
+def _padding_of_positions(inner: Any) -> int | None:
+    """The padding id from behind which a model counts positions; None: it counts from 0, or has no table of them."""
+    for module in inner.modules():
+        if hasattr(module, "padding_idx") and hasattr(module, "position_embeddings"):
+            return None if module.padding_idx is None else int(module.padding_idx)
+    return None
+
+
 def load_masked_lm(
     folder: Path, *, device: torch.device | str, dtype: torch.dtype | None, mask_id: int | None
 ) -> tuple[HubMaskedLM, Any]:
-    """The model of a folder and its tokenizer, through `transformers`, without remote code."""
+    """The model of a folder and its tokenizer, through `transformers`; no code of the checkpoint is run, ever."""
     try:
-        from transformers import AutoModelForMaskedLM, AutoTokenizer
+        import transformers  # noqa: F401  (asked for here, so that its absence has one message)
     except ImportError:
         raise missing_extra("transformers", "hub", f"loading {folder}") from None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        inner = AutoModelForMaskedLM.from_pretrained(
-            str(folder), attn_implementation="eager", use_safetensors=True, dtype=dtype or torch.float32
-        ).to(device)
-    except (OSError, ValueError, KeyError) as error:
-        raise DapdError(f"{folder} cannot be loaded as a masked language model: {str(error).splitlines()[0]}") from None
+    _check_files(folder)
+    tokenizer = open_auto_tokenizer(folder)
+    inner = _open_model(folder, dtype or torch.float32).to(device)
     mask = tokenizer.mask_token_id if mask_id is None else mask_id
     if mask is None:
         raise DapdError(f"{folder}: the tokenizer has no mask token; pass mask_id=... (it is never guessed)")
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None or tokenizer.pad_token_id is None:
         raise DapdError(f"{folder}: the tokenizer names no end or padding token")
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= inner.config.vocab_size:
+        raise DapdError(
+            f"{folder}: the tokenizer has ids up to {largest}, the model only {inner.config.vocab_size} tokens: they "
+            "do not belong together"
+        )
     return HubMaskedLM(inner, Profile(mask_id=mask, eos_id=end, pad_id=tokenizer.pad_token_id)), tokenizer
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse what `transformers` would go along with: other places, other types, an endless network, an adapter."""
+    config = read_json(folder / "config.json")
+    for key in ("quantization_config", "transformers_weights"):
+        if config.get(key):
+            raise DapdError(f"{folder}: config.json has {key}; only plain weights in model.safetensors are read")
+    if (folder / "adapter_config.json").exists():
+        raise DapdError(f"{folder} holds an adapter, whose weights mean nothing alone: merge it into its model first")
+    if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
+        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
+    stored = stored_tensors(folder)
+    layers = config.get("num_hidden_layers", 1)
+    if not isinstance(layers, int):
+        raise DapdError(f"{folder}: num_hidden_layers is {layers!r}; it must be a whole number")
+    check_layers(layers, stored, folder)
+    # Numbers of positions are whole numbers, and are no weights.
+    check_types({name: one for name, one in stored.items() if not name.endswith("_ids")})
+
+
+def _open_model(folder: Path, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForMaskedLM
+
+    try:
+        with quiet():
+            inner, report = AutoModelForMaskedLM.from_pretrained(
+                str(folder),
+                attn_implementation="eager",
+                use_safetensors=True,
+                dtype=dtype,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers has no common class for what can be wrong with a folder
+        raise DapdError(f"{folder} cannot be loaded as a masked language model: {first_line(error)}") from None
+    missing = sorted(str(name) for name in report["missing_keys"])
+    if missing:
+        raise DapdError(
+            f"{folder} lacks tensors of {type(inner).__name__}, which would be random numbers: {some(missing)}; get a "
+            "checkpoint that was saved with the head that predicts masked tokens"
+        )
+    return inner

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from dapd.errors import DapdError, missing_extra
+from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Profile
 
 Messages = Sequence[dict[str, str]]
@@ -18,12 +19,21 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat(self) -> bool: ...
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids that stand for no text, without the mask and those that end a text: a model should not write them."""
+        ...
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Ids of a text; `special` adds what the tokenizer puts around a text of its own accord."""
         ...
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
         """Ids of a text with masks: parts[0], counts[0] masks, parts[1], and so on to the last part."""
+        ...
+
+    def frame(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids before and behind the masks that continue a text: what the tokenizer closes a text with goes behind."""
         ...
 
     def chat(self, messages: Messages) -> list[int]:
@@ -38,13 +48,19 @@ class HubTokenizer:
 
     def __init__(self, inner: Any, profile: Profile, *, lenient: bool = False) -> None:
         self.inner, self.mask_id, self.lenient = inner, profile.mask_id, lenient
-        found = inner.mask_token_id
-        if found is not None and found != profile.mask_id:
-            raise DapdError(f"the tokenizer's mask id is {found}, the model's {profile.mask_id}; they must agree")
+        self._ends = {profile.eos_id, profile.eot_id}
+        own = inner.mask_token_id
+        if own is not None and own != profile.mask_id:
+            raise DapdError(f"the tokenizer's mask id is {own}, the model's {profile.mask_id}; they must agree")
 
     @property
     def has_chat(self) -> bool:
         return self.inner.chat_template is not None
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        added = {number for number, token in self.inner.added_tokens_decoder.items() if token.special}
+        return tuple(sorted((added | set(self.inner.all_special_ids)) - self._ends - {self.mask_id}))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         try:
@@ -55,7 +71,7 @@ class HubTokenizer:
                 raise DapdError(f"the tokenizer cannot read the text: {error}") from None
             if self.lenient:
                 return self.encode(self._known(text), special=special)
-            shown = ", ".join(map(repr, words[:8])) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+            shown = _listed(words)
             hint = self.inner.init_kwargs.get("unknown_words_hint", "")
             raise DapdError(f"the model does not know {shown}: its vocabulary is closed. {hint}".strip()) from None
 
@@ -88,15 +104,47 @@ class HubTokenizer:
         ids = self.encode(text, special=special)
         if ids.count(self.mask_id) != sum(counts):
             raise DapdError(f"the tokenizer does not read its own mask token {mark!r}; give the template as token ids")
+        lost = [] if self.lenient else self._lost(text)
+        if lost:
+            raise DapdError(
+                f"the tokenizer does not know {_listed(lost)}: that part of the template would vanish from the text; "
+                "write it in other words, or give the template as token ids"
+            )
         return ids
+
+    def _lost(self, text: str) -> list[str]:
+        """The words of a text that become the unknown token, or no token at all."""
+        if not self.inner.is_fast:
+            pieces = self.inner.tokenize(text)
+            return [] if self.inner.unk_token not in pieces or self.inner.unk_token in text else ["a word"]
+        read = self.inner(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = list(zip(read["input_ids"], read["offset_mapping"], strict=True))
+        unknown = {text[a:b] for i, (a, b) in ends if i == self.inner.unk_token_id} - {self.inner.unk_token}
+        covered = {place for _, (a, b) in ends for place in range(a, b)}
+        words = [(word.group(), range(*word.span())) for word in re.finditer(r"\S+", text)]
+        return [*sorted(unknown), *(word for word, places in words if covered.isdisjoint(places))]
+
+    def frame(self, text: str) -> tuple[list[int], list[int]]:
+        mark = str(self.inner.convert_ids_to_tokens(self.mask_id))
+        ids = self.encode(text.removesuffix(" ") + mark)
+        if self.mask_id not in ids:  # a mask that the tokenizer has no name for
+            return self.encode(text), []
+        place = len(ids) - 1 - ids[::-1].index(self.mask_id)
+        return ids[:place], ids[place + 1 :]
 
     def chat(self, messages: Messages) -> list[int]:
         if not self.has_chat:
             raise DapdError("the model has no chat template; give plain text (--raw) instead of messages")
         _check_messages(messages)
         # The template writes every special token itself: adding more would double the beginning of the text.
-        text = self.inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return self.encode(text, special=False)
+        try:
+            text = self.inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the checkpoint's, and raises what it likes
+            raise DapdError(
+                f"the model's chat template does not take this conversation: {first_line(error)}; give other messages, "
+                "or plain text (--raw)"
+            ) from None
+        return self.encode(str(text), special=False)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return str(self.inner.decode(list(ids), skip_special_tokens=skip_special))
@@ -109,10 +157,18 @@ class ByteTokenizer:
 
     def __init__(self, profile: Profile) -> None:
         self.mask_id = profile.mask_id
+        self._ends = {profile.eos_id, profile.eot_id}
         self.special = {value for value in vars(profile).values() if value is not None}
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self.special - self._ends - {self.mask_id}))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return list(text.encode())
+
+    def frame(self, text: str) -> tuple[list[int], list[int]]:
+        return self.encode(text), []
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
         ids = self.encode(parts[0])
@@ -154,10 +210,56 @@ def _open(folder: Path) -> Any:
         raise missing_extra("transformers", "hub", "reading the tokenizer") from None
     # Dream names a class of its own that only remote code defines; its files are Qwen2's byte-level BPE.
     kind = PreTrainedTokenizerFast if _has(folder, "tokenizer.json") else Qwen2Tokenizer
+    return _read(kind, folder)
+
+
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+"""Where the tokenizers of `transformers` keep their vocabularies."""
+
+
+def open_auto_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder in whatever class it names. Without files `transformers` would make one up, of nothing
+    but special tokens."""
+    from transformers import AutoTokenizer
+
+    if not any(_has(folder, name) for name in (*FILES, "tokenizer.model")):
+        raise DapdError(f"{folder} has no tokenizer: copy its files ({', '.join(FILES[:3])}, ...) beside the weights")
+    inner = _read(AutoTokenizer, folder)
+    if set(inner.get_vocab().values()) <= set(inner.all_special_ids):
+        raise DapdError(
+            f"{folder}: the tokenizer knows special tokens only; its vocabulary ({', '.join(FILES[:3])}, ...) is "
+            "missing, or of another class than tokenizer_config.json says"
+        )
+    return inner
+
+
+def _read(kind: Any, folder: Path) -> Any:
     try:
-        return kind.from_pretrained(str(folder))
+        with quiet():
+            return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare Exceptions
-        raise DapdError(f"{folder}: the tokenizer cannot be read: {str(error).splitlines()[0]}") from None
+        raise DapdError(f"{folder}: the tokenizer cannot be read: {first_line(error)}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, `transformers` draws no bars and says nothing below an error."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(map(repr, words[:8])) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
 
 
 def _check_messages(messages: Messages) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from dapd.files import make_folder, write_text
 from dapd.mrf.adapter import ToyLM
 from dapd.mrf.decoders import QUICK, Decoded, contenders, decode_with
 from dapd.mrf.evaluate import Budget, Evaluation, evaluate
 from dapd.mrf.paths import Paths, sample_paths
 from dapd.mrf.recipe import to_json
-from dapd.mrf.storage import Run, write_atomically
+from dapd.mrf.storage import Run
 from dapd.mrf.study import ScoreStudy, study_scores
 from dapd.mrf.sweep import hardware
 from dapd.mrf.tables import markdown
@@ -37,6 +38,8 @@ class ReportOptions:
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
     """How the run was trained, where that is known."""
 
+
+FILES = ("results.json", "report.md")
 
 QUICK_OPTIONS = ReportOptions(Budget(n_paths=50, n_samples=500), n_decoded=200, quick=True)
 
@@ -91,10 +94,10 @@ def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda
 
 def write(report: Report, folder: Path) -> list[Path]:
     """results.json and report.md."""
-    folder.mkdir(parents=True, exist_ok=True)
-    results, text = folder / "results.json", folder / "report.md"
-    write_atomically(results, json.dumps(rounded(report.to_json()), indent=1) + "\n")
-    write_atomically(text, report.to_markdown())
+    make_folder(folder)
+    results, text = (folder / name for name in FILES)
+    write_text(results, json.dumps(rounded(report.to_json()), indent=1) + "\n")
+    write_text(text, report.to_markdown())
     return [results, text]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, first_line
+from dapd.files import draft_of, make_folder, parse_json, write_text
 from dapd.mrf.network import StackedRADD
 from dapd.mrf.recipe import Recipe, from_json, to_json
 
@@ -30,21 +30,14 @@ class Run:
     network: StackedRADD
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A reader, or a run killed half-way, sees the old file or the new one."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    os.replace(part, path)
-
-
 def open_run(folder: Path, recipe: Recipe) -> None:
     """Make the run directory, or check that it belongs to this recipe."""
+    make_folder(folder)
     config = folder / "recipe.json"
     if not config.exists():
-        if folder.exists() and any(folder.iterdir()):
+        if any(path.name != ".lock" for path in folder.iterdir()):
             raise DapdError(f"{folder} is not empty and holds no recipe.json: give another run directory")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(config, json.dumps(to_json(recipe), indent=1) + "\n")
+        write_text(config, json.dumps(to_json(recipe), indent=1) + "\n")
         return
     old, new = read_json(config), to_json(recipe)
     if old != new:
@@ -56,10 +49,12 @@ def open_run(folder: Path, recipe: Recipe) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError as error:
+        values = parse_json(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DapdError(f"{path} does not exist: this is not a run directory of `dapd mrf train`") from error
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise DapdError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
         raise DapdError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise DapdError(f"{path} does not hold a JSON object")
@@ -79,9 +74,14 @@ def save_weights(folder: Path, weights: dict[str, Tensor], dtype: torch.dtype = 
     for first in range(0, n_models, group):
         shard = {name: w[first : first + group].detach().to("cpu", dtype).contiguous() for name, w in weights.items()}
         path = folder / f"weights-{first:03d}.safetensors"
-        part = path.with_name(path.name + ".part")
-        save_file(shard, part)
-        os.replace(part, path)
+        part = draft_of(path)
+        try:
+            save_file(shard, part)
+            part.replace(path)
+        except (SafetensorError, OSError) as error:
+            raise DapdError(f"cannot write {path}: {first_line(error)}") from None
+        finally:
+            part.unlink(missing_ok=True)
         paths.append(path)
     return paths
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dapd.errors import DapdError
+from dapd.files import make_folder, write_text
 from dapd.mrf import storage
 from dapd.mrf.evaluate import Budget, evaluate
 from dapd.mrf.network import Positions, Shape, StackedRADD
@@ -95,6 +96,11 @@ class SweepOptions:
     budget: Budget = dataclasses.field(default_factory=Budget)
 
     def __post_init__(self) -> None:
+        least = RESERVE_SECONDS / 60
+        if not self.minutes > least:
+            raise DapdError(f"minutes is {self.minutes:g}; nothing ends within that: it must be above {least:.2g}")
+        if self.steps < 1 or self.models < 0:
+            raise DapdError(f"steps is {self.steps} and models {self.models}; they must be at least 1 and 0")
         names = {stack.name for stack in STACKS}
         for name in (*self.only, *self.keep):
             if name not in names:
@@ -117,7 +123,7 @@ class SweepProgress:
 
 def sweep(options: SweepOptions, folder: Path, execution: Execution) -> Iterator[SweepProgress]:
     """Train and evaluate stack after stack; `summary.json` is rewritten after each one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     deadline = time.monotonic() + 60 * options.minutes - RESERVE_SECONDS
     results: dict[str, Any] = {}
     torch.set_float32_matmul_precision("high" if execution.tf32 else "highest")
@@ -149,7 +155,7 @@ def sweep(options: SweepOptions, folder: Path, execution: Execution) -> Iterator
             "execution": dataclasses.asdict(execution),
             "stacks": results,
         }
-        storage.write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
         yield SweepProgress(stack.name, note=str(result.get("skipped", "")), result=result)
         del trainer
 
@@ -167,8 +173,8 @@ def evaluate_cells(stack: Stack, trainer: Trainer, budget: Budget) -> dict[str, 
 
 
 def keep_weights(folder: Path, trainer: Trainer) -> None:
-    folder.mkdir(exist_ok=True)
-    storage.write_atomically(folder / "recipe.json", json.dumps(to_json(trainer.recipe), indent=1) + "\n")
+    make_folder(folder)
+    write_text(folder / "recipe.json", json.dumps(to_json(trainer.recipe), indent=1) + "\n")
     storage.save_weights(folder, trainer.weights(mean=trainer.recipe.ema > 0), torch.float16)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, first_line
+from dapd.files import alone_in, draft_of
 from dapd.mrf import storage
 from dapd.mrf.data import LENGTH, MASK_ID, N_FREE, N_VALUES, all_sequences, draw_sequences
 from dapd.mrf.network import StackedRADD, initialise, transformer_block
@@ -270,6 +270,11 @@ def train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progre
     storage.open_run(folder, recipe)
     if storage.is_finished(folder):
         return
+    with alone_in(folder):
+        yield from _train(recipe, folder, execution)
+
+
+def _train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progress]:
     torch.set_float32_matmul_precision("high" if execution.tf32 else "highest")
     trainer = Trainer(recipe, execution)
     path = folder / "checkpoint.pt"
@@ -277,9 +282,14 @@ def train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progre
         trainer.restore(load_checkpoint(path, trainer, execution.device))
 
     def checkpoint() -> None:
-        part = path.with_name("checkpoint.pt.part")
-        torch.save({"recipe": to_json(recipe), "every": execution.checkpoint_every, **trainer.state()}, part)
-        os.replace(part, path)
+        part = draft_of(path)
+        try:
+            torch.save({"recipe": to_json(recipe), "every": execution.checkpoint_every, **trainer.state()}, part)
+            part.replace(path)
+        except (OSError, RuntimeError) as error:  # torch's writer has a RuntimeError for a full disk
+            raise DapdError(f"cannot write {path}: {first_line(error)}") from None
+        finally:
+            part.unlink(missing_ok=True)
 
     yield from run_steps(trainer, checkpoint)
     dtype = torch.float16 if execution.half else torch.float32
@@ -288,9 +298,16 @@ def train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progre
 
 
 def load_checkpoint(path: Path, trainer: Trainer, device: str) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    shapes = [tuple(p.shape) for p in trainer.parameters]
-    if [tuple(p.shape) for p in state["parameters"]] != shapes or state["recipe"] != to_json(trainer.recipe):
+    """A state to go on from; one that is damaged or another run's is refused."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        here = ([tuple(p.shape) for p in state["parameters"]], state["recipe"])
+        complete = {"step", "every", "mean", "first", "second"} <= state.keys()
+    except Exception as error:  # torch has no common class for what a damaged file runs into
+        raise DapdError(f"{path} is damaged ({first_line(error)}): delete it to train from the start") from None
+    if not complete:
+        raise DapdError(f"{path} is damaged (parts of it are missing): delete it to train from the start")
+    if here != ([tuple(p.shape) for p in trainer.parameters], to_json(trainer.recipe)):
         raise DapdError(
             f"{path} is of another shape or configuration than recipe.json beside it: delete one of the two"
         )

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.plots.figure import WIDE, check_suffix, pyplot, save
+from dapd.plots.figure import WIDE, Grid, check_suffix, plain, sheet
 from dapd.plots.palette import STEPS, colour, family, labels
+from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 
 BINS = 100
@@ -21,97 +22,87 @@ BINS = 100
 MOST_PANELS = 12
 
 
-def trajectory(traces: Sequence[Trace], path: Path, until: float = 1.0) -> None:
+def trajectory(
+    traces: Sequence[Trace], path: Path | None = None, until: float = 1.0, *, axes: Sequence[Any] | None = None
+) -> None:
     """A panel per trace: positions across, progress down, each token in the colour of its step from then on."""
     check(traces, path, until)
     if len(traces) > MOST_PANELS:
         raise DapdError(f"{len(traces)} trajectories in one figure cannot be read; give at most {MOST_PANELS} traces")
-    plt = pyplot()
     columns = 2 if len(traces) > 1 else 1
     lines = -(-len(traces) // columns)
-    size = (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.35)
-    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, sharey=True)
-    for axis in axes.flat[len(traces) :]:
-        axis.set_visible(False)
-    image = None
-    for axis, trace, label in zip(axes.flat, traces, labels(traces), strict=False):
-        steps = max(1, round(until * trace.nfe))
-        grid = torch.where(births(trace)[None] <= torch.arange(1, steps + 1)[:, None], births(trace)[None], torch.nan)
-        image = axis.imshow(
-            (grid - 1) / max(1, trace.nfe - 1),
-            aspect="auto",
-            interpolation="nearest",
-            cmap=STEPS,
-            vmin=0,
-            vmax=until,
-            extent=(0, len(trace.slots), 100 * steps / trace.nfe, 0),
-        )
-        axis.set_title(f"{label} ({trace.nfe} passes)")
-        _frame(axis)
-    _outer_labels(axes, len(traces), "token position", "progress (%)")
-    assert image is not None
-    bar = figure.colorbar(image, ax=axes.ravel().tolist(), aspect=30, pad=0.02)
-    bar.set_label("decided at (share of passes)")
-    bar.outline.set_visible(False)
-    save(figure, path)
+    grid = Grid(len(traces), columns, (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.35), sharey=True)
+    with sheet(path, grid, axes) as drawing:
+        image = None
+        for axis, trace, label in zip(drawing.axes, traces, labels(traces), strict=True):
+            steps = max(1, round(until * trace.nfe))
+            born = births(trace)[None]
+            shades = torch.where(born <= torch.arange(1, steps + 1)[:, None], born, torch.nan)
+            image = axis.imshow(
+                (shades - 1) / max(1, trace.nfe - 1),
+                aspect="auto",
+                interpolation="nearest",
+                cmap=STEPS,
+                vmin=0,
+                vmax=until,
+                extent=(0, len(trace.slots), 100 * steps / trace.nfe, 0),
+            )
+            axis.set_title(plain(f"{label} ({trace.nfe} passes)"))
+            _frame(axis)
+        drawing.outer_labels("token position", "progress (%)")
+        drawing.bar(image, "decided at (share of passes)")
 
 
-def heatmap(traces: Sequence[Trace], path: Path, until: float = 1.0) -> None:
+def heatmap(
+    traces: Sequence[Trace], path: Path | None = None, until: float = 1.0, *, axes: Sequence[Any] | None = None
+) -> None:
     """A panel per decoder: the share of samples in which a position is decided, over normalised progress."""
     check(traces, path, until)
-    plt = pyplot()
     groups = by_family(traces)
     columns = min(2, len(groups))
     lines = -(-len(groups) // columns)
     size = (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.4)
-    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
-    for axis in axes.flat[len(groups) :]:
-        axis.set_visible(False)
-    image = None
-    for axis, (name, group) in zip(axes.flat, groups.items(), strict=False):
-        mean = torch.stack([decided(trace, until) for trace in _same_length(group)]).mean(0)
-        image = axis.imshow(
-            torch.where(mean > 0, mean, torch.nan),
-            aspect="auto",
-            interpolation="nearest",
-            cmap=STEPS,
-            vmin=0,
-            vmax=1,
-            extent=(0, mean.shape[1], 100 * until, 0),
-        )
-        axis.set_title(f"{name} ({len(group)} sample{'s' * (len(group) > 1)})", pad=13)
-        _frame(axis)
-        _questions(axis, group)
-    _outer_labels(axes, len(groups), "token position", "progress (%)")
-    assert image is not None
-    bar = figure.colorbar(image, ax=axes.ravel().tolist(), aspect=30, pad=0.02)
-    bar.set_label("share of samples decided")
-    bar.outline.set_visible(False)
-    save(figure, path)
+    with sheet(path, Grid(len(groups), columns, size, sharex=True, sharey=True), axes) as drawing:
+        image = None
+        for axis, (name, group) in zip(drawing.axes, groups.items(), strict=True):
+            mean = torch.stack([decided(trace, until) for trace in _same_length(group)]).mean(0)
+            image = axis.imshow(
+                torch.where(mean > 0, mean, torch.nan),
+                aspect="auto",
+                interpolation="nearest",
+                cmap=STEPS,
+                vmin=0,
+                vmax=1,
+                extent=(0, mean.shape[1], 100 * until, 0),
+            )
+            axis.set_title(plain(f"{name} ({len(group)} sample{'s' * (len(group) > 1)})"), pad=13)
+            _frame(axis)
+            _questions(axis, group)
+        drawing.outer_labels("token position", "progress (%)")
+        drawing.bar(image, "share of samples decided")
 
 
-def segments(traces: Sequence[Trace], path: Path) -> None:
-    """Mean segment count with its spread, over forward passes and over normalised progress."""
+def segments(traces: Sequence[Trace], path: Path | None = None, *, axes: Sequence[Any] | None = None) -> None:
+    """Mean segment count with its spread, over forward passes and over normalised progress: two panels."""
     check(traces, path, 1.0)
-    plt = pyplot()
-    figure, (passes, progress) = plt.subplots(1, 2, figsize=(WIDE, 2.7), sharey=True)
-    for name, group in by_family(traces).items():
-        counts = [torch.tensor([0.0, *(float(r.segments) for r in trace.steps)]) for trace in group]
-        longest = max(len(count) for count in counts)
-        held = torch.stack([torch.cat((c, c[-1:].expand(longest - len(c)))) for c in counts])
-        _band(passes, torch.arange(longest), held, name, len(group))
-        even = torch.stack([c[(torch.linspace(0, 1, BINS + 1) * (len(c) - 1)).long()] for c in counts])
-        _band(progress, torch.linspace(0, 100, BINS + 1), even, name, len(group))
-    passes.set_xlabel("forward passes")
-    progress.set_xlabel("progress (%)")
-    passes.set_ylabel("segments")
-    for axis in (passes, progress):
-        axis.grid(alpha=0.25, linewidth=0.5)
-        axis.set_ylim(bottom=0)
-        axis.margins(x=0.01)
-    handles, names = passes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=min(5, len(names)))
-    save(figure, path)
+    with sheet(path, Grid(2, 2, (WIDE, 2.7), sharey=True), axes) as drawing:
+        passes, progress = drawing.axes
+        for name, group in by_family(traces).items():
+            counts = [torch.tensor([0.0, *(float(r.segments) for r in trace.steps)]) for trace in group]
+            longest = max(len(count) for count in counts)
+            held = torch.stack([torch.cat((c, c[-1:].expand(longest - len(c)))) for c in counts])
+            _band(passes, torch.arange(longest), held, name, len(group))
+            even = torch.stack([c[(torch.linspace(0, 1, BINS + 1) * (len(c) - 1)).long()] for c in counts])
+            _band(progress, torch.linspace(0, 100, BINS + 1), even, name, len(group))
+        passes.set_xlabel("forward passes")
+        progress.set_xlabel("progress (%)")
+        passes.set_ylabel("segments")
+        for axis in drawing.axes:
+            axis.grid(alpha=0.25, linewidth=0.5)
+            axis.set_ylim(bottom=0)
+            axis.margins(x=0.01)
+        handles, names = passes.get_legend_handles_labels()
+        drawing.legend(handles, names, "upper center", min(5, len(names)))
 
 
 def births(trace: Trace) -> Float[Tensor, " slots"]:
@@ -133,15 +124,14 @@ def by_family(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
     return groups
 
 
-def check(traces: Sequence[Trace], path: Path, until: float) -> None:
-    check_suffix(path)
+def check(traces: Sequence[Trace], path: Path | None, until: float) -> None:
+    if path is not None:
+        check_suffix(path)
     if not 0 < until <= 1:
         raise DapdError(f"--until is {until}; it is a share of the decoding, above 0 and at most 1")
     if not traces:
         raise DapdError("there are no traces to draw")
-    for number, trace in enumerate(traces, 1):
-        if not trace.steps:
-            raise DapdError(f"trace {number} is empty: nothing was decoded in it")
+    check_traces(traces)
 
 
 def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
@@ -153,7 +143,7 @@ def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
 
 def _band(axis: Any, x: Tensor, values: Float[Tensor, "samples points"], name: str, n: int) -> None:
     """The mean and the middle 80% of the samples."""
-    axis.plot(x, values.mean(0), color=colour(name), label=name if n == 1 else f"{name} ({n})")
+    axis.plot(x, values.mean(0), color=colour(name), label=plain(name if n == 1 else f"{name} ({n})"))
     if n > 1:
         low, high = torch.quantile(values, torch.tensor([0.1, 0.9]), dim=0)
         axis.fill_between(x, low, high, color=colour(name), alpha=0.15, linewidth=0)
@@ -181,14 +171,3 @@ def _frame(axis: Any) -> None:
         side.set_visible(True)
         side.set_color("#bbbbbb")
     axis.tick_params(length=2.5, color="#bbbbbb")
-
-
-def _outer_labels(axes: Any, count: int, across: str, down: str) -> None:
-    columns = axes.shape[1]
-    for number, axis in enumerate(axes.flat[:count]):
-        axis.label_outer()
-        if number + columns >= count:
-            axis.set_xlabel(across)
-            axis.tick_params(labelbottom=True)
-        if number % columns == 0:
-            axis.set_ylabel(down)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dapd.errors import DapdError
 from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.generation import DiffusionLM
-from dapd.plots.figure import WIDE, check_suffix, pyplot, save
+from dapd.plots.figure import WIDE, Grid, plain, sheet
 
 STAGES = ("first third", "second third", "last third")
 SHADES = ("#7ad151", "#22a884", "#414487")
@@ -50,31 +50,30 @@ def collect(
     return Scores(counter.counts.double(), dict(zip(taus, counter.below.tolist(), strict=True)))
 
 
-def edges(found: Scores, path: Path, name: str = "") -> None:
-    """The histogram on a logarithmic axis, with the taus and the share of pairs under them."""
-    check_suffix(path)
+def edges(found: Scores, path: Path | None = None, name: str = "", *, axes: Sequence[Any] | None = None) -> None:
+    """The histogram on a logarithmic axis, with the taus and the share of pairs under them: one panel."""
     if not found.n:
         raise DapdError("no pairs of masks were seen; decode more than one new token")
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(WIDE, 2.7))
     share = 100 * found.counts / found.n
-    axis.hist(
-        [found.edges[:-1]] * len(STAGES),
-        bins=found.edges,
-        weights=[row.tolist() for row in share],
-        stacked=True,
-        color=SHADES,
-        label=[f"{stage} of decoding" for stage in STAGES],
-    )
-    for (tau, below), dash in zip(sorted(found.below.items()), cycle(("-", "--", ":", "-.")), strict=False):
-        said = f"τ = {tau:g}: {100 * below / found.n:.1f}% below"
-        axis.axvline(tau, color="#D55E00", lw=1.3, ls=dash, label=said)
-    axis.set_ylim(0, 1.05 * float(share.sum(0).max()))
-    axis.set_xscale("log")
-    seen = share.sum(0).nonzero().flatten()
-    axis.set_xlim(10 ** math.floor(LOWEST - LOWEST * int(seen[0]) / BINS), 1)
-    axis.set_xlabel("edge score between two masks (divided by the row's largest)")
-    axis.set_ylabel("pairs (%)")
-    axis.set_title(f"{name}{': ' if name else ''}{found.n:,} scores")
-    figure.legend(loc="outside right center")
-    save(figure, path)
+    with sheet(path, Grid(1, 1, (WIDE, 2.7)), axes) as drawing:
+        [axis] = drawing.axes
+        axis.hist(
+            [found.edges[:-1]] * len(STAGES),
+            bins=found.edges,
+            weights=[row.tolist() for row in share],
+            stacked=True,
+            color=SHADES,
+            label=[f"{stage} of decoding" for stage in STAGES],
+        )
+        for (tau, below), dash in zip(sorted(found.below.items()), cycle(("-", "--", ":", "-.")), strict=False):
+            words = f"τ = {tau:g}: {100 * below / found.n:.1f}% below"
+            axis.axvline(tau, color="#D55E00", lw=1.3, ls=dash, label=words)
+        axis.set_ylim(0, 1.05 * float(share.sum(0).max()))
+        axis.set_xscale("log")
+        filled = share.sum(0).nonzero().flatten()
+        axis.set_xlim(10 ** math.floor(LOWEST - LOWEST * int(filled[0]) / BINS), 1)
+        axis.set_xlabel("edge score between two masks (divided by the row's largest)")
+        axis.set_ylabel("pairs (%)")
+        axis.set_title(plain(f"{name}{': ' if name else ''}{found.n:,} scores"))
+        handles, names = axis.get_legend_handles_labels()
+        drawing.legend(handles, names, "right center", 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dapd.errors import DapdError
 from dapd.plots.decoding import births, check
-from dapd.plots.figure import WIDE, pyplot, save
+from dapd.plots.figure import WIDE, Grid, plain, sheet
 from dapd.plots.palette import STEPS, labels
 from dapd.trace import Trace
 
@@ -32,7 +32,7 @@ class Token:
     slot: int
 
 
-def states(traces: Sequence[Trace], path: Path) -> None:
+def states(traces: Sequence[Trace], path: Path | None = None, *, axes: Sequence[Any] | None = None) -> None:
     """A panel for each quarter of the passes: what is decided by then, and boxes for the rest."""
     check(traces, path, 1.0)
     if len(traces) > 1 or len(traces[0].slots) > MOST:
@@ -40,17 +40,15 @@ def states(traces: Sequence[Trace], path: Path) -> None:
     trace = traces[0]
     tokens = list(layout(trace))
     lines = tokens[-1].line + 1
-    plt = pyplot()
     height = lines * LINE + 0.05
-    figure, axes = plt.subplots(len(POINTS), 1, figsize=(WIDE, len(POINTS) * (height + 0.3)))
-    for axis, point in zip(axes, POINTS, strict=True):
-        passes = max(1, round(point * trace.nfe))
-        _panel(axis, trace, tokens, passes)
-        axis.set_xlim(0, COLUMNS + 2)
-        axis.set_ylim(lines, 0)
-        axis.axis("off")
-        axis.set_title(f"{labels(traces)[0]}, pass {passes} of {trace.nfe}", loc="left", pad=3)
-    save(figure, path)
+    with sheet(path, Grid(len(POINTS), 1, (WIDE, len(POINTS) * (height + 0.3))), axes) as drawing:
+        for axis, point in zip(drawing.axes, POINTS, strict=True):
+            passes = max(1, round(point * trace.nfe))
+            _panel(axis, trace, tokens, passes)
+            axis.set_xlim(0, COLUMNS + 2)
+            axis.set_ylim(lines, 0)
+            axis.axis("off")
+            axis.set_title(plain(f"{labels(traces)[0]}, pass {passes} of {trace.nfe}"), loc="left", pad=3)
 
 
 def layout(trace: Trace) -> Iterator[Token]:

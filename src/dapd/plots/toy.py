@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import torch
 
 from dapd.errors import DapdError
+from dapd.files import parse_json
 from dapd.mrf import paper
 from dapd.mrf.decoders import Decoded
 from dapd.mrf.paths import Paths, sample_paths
 from dapd.mrf.report import Report
 from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.study import pair_scores
-from dapd.plots.figure import WIDE, check_suffix, pyplot, save
+from dapd.plots.figure import WIDE, Grid, check_suffix, has_matplotlib, plain, sheet
 from dapd.plots.palette import OTHER, colour, style
 
 EDGE, NON_EDGE = colour("dapd-staged"), colour("fast-dllm")
@@ -39,9 +39,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 def report_figures(report: Report, folder: Path) -> list[Path]:
     """scores.png and validity.png; none where matplotlib is missing, because a report is whole without them."""
-    try:
-        pyplot()
-    except DapdError:
+    if not has_matplotlib():
         return []
     found = [folder / "scores.png", folder / "validity.png"]
     distributions(report.paths, found[0])
@@ -62,27 +60,28 @@ def toy(source: Path | None, path: Path) -> None:
 
 def measures(found: dict[str, Any], path: Path) -> None:
     """Left: the share of pairs above a threshold. Right: AUC at each step beside the paper's."""
-    plt = pyplot()
-    figure, (cuts, steps) = plt.subplots(1, 2, figsize=(WIDE, 2.7))
-    try:
-        for (name, rows), dash in zip(found["scores"]["cuts"].items(), ("-", "--", ":"), strict=False):
-            taus = [row["tau"] for row in rows]
-            for key, shade, said in (("edges_found", EDGE, "edges"), ("false_edges", NON_EDGE, "non-edges")):
-                label = f"{said}, {LAYERS.get(name, name)}"
-                cuts.plot(taus, [100 * row[key] for row in rows], dash, color=shade, marker="o", ms=3.5, label=label)
-        ours = next(iter(found["evaluation"]["selections"].values()))["steps"]
-        mean = [row["auc"]["mean"] for row in ours]
-        spread = [row["auc"]["over_paths"] for row in ours]
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise DapdError(f"these are not the results of a toy report (`dapd mrf report --out`): no {error}") from None
-    _by_step(steps, mean, spread)
-    cuts.set_xlabel("threshold τ on the row-max score")
-    cuts.set_ylabel("pairs above it (%)")
-    cuts.set_ylim(0, 103)
-    cuts.legend(fontsize=7.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=3.2)
-    for axis in (cuts, steps):
-        axis.grid(alpha=0.25, linewidth=0.5)
-    save(figure, path)
+    with sheet(path, Grid(2, 2, (WIDE, 2.7))) as drawing:
+        cuts, steps = drawing.axes
+        try:
+            for (name, rows), dash in zip(found["scores"]["cuts"].items(), ("-", "--", ":"), strict=False):
+                taus = [row["tau"] for row in rows]
+                for key, shade, kind in (("edges_found", EDGE, "edges"), ("false_edges", NON_EDGE, "non-edges")):
+                    look = {"color": shade, "marker": "o", "ms": 3.5}
+                    label = plain(f"{kind}, {LAYERS.get(name, name)}")
+                    cuts.plot(taus, [100 * row[key] for row in rows], dash, label=label, **look)
+            ours = next(iter(found["evaluation"]["selections"].values()))["steps"]
+            mean = [float(row["auc"]["mean"]) for row in ours]
+            spread = [float(row["auc"]["over_paths"]) for row in ours]
+        except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+            said = "these are not the results of a toy report (`dapd mrf report --out`)"
+            raise DapdError(f"{said}: no {error}") from None
+        _by_step(steps, mean, spread)
+        cuts.set_xlabel("threshold τ on the row-max score")
+        cuts.set_ylabel("pairs above it (%)")
+        cuts.set_ylim(0, 103)
+        cuts.legend(fontsize=7.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=3.2)
+        for axis in (cuts, steps):
+            axis.grid(alpha=0.25, linewidth=0.5)
 
 
 def _by_step(axis: Any, mean: list[float], spread: list[float]) -> None:
@@ -106,59 +105,60 @@ def _by_step(axis: Any, mean: list[float], spread: list[float]) -> None:
 
 def distributions(paths: Paths, path: Path) -> None:
     """Histograms of the scores of edges and non-edges: raw, and divided by the row's largest."""
-    plt = pyplot()
-    figure, axes = plt.subplots(2, 2, figsize=(WIDE, 4.2))
-    for row, selection in zip(axes, LAYERS, strict=True):
-        for axis, row_max in zip(row, (False, True), strict=True):
-            edges, others = (scores.float().cpu() for scores in pair_scores(paths, selection, row_max))
-            top = 1.0 if row_max else float(edges.sort().values[int(0.995 * (len(edges) - 1))])
-            for values, shade, said in ((edges, EDGE, "edges"), (others, NON_EDGE, "non-edges")):
-                heights = 100 * torch.histc(values.clamp(0, top), bins=50, min=0, max=top) / len(values)
-                bins = [top * i / 50 for i in range(51)]
-                axis.stairs(heights.tolist(), bins, fill=True, color=shade, alpha=0.3)
-                axis.stairs(heights.tolist(), bins, color=shade, lw=1.3, label=said)
-            axis.set_title(f"{LAYERS[selection]}, {'divided by the row’s largest' if row_max else 'raw'}")
-            axis.set_xlim(0, top)
-            axis.set_xlabel("edge score")
-        row[0].set_ylabel("pairs (%)")
-    axes[0, 0].legend()
-    save(figure, path)
+    with sheet(path, Grid(4, 2, (WIDE, 4.2))) as drawing:
+        rows = (drawing.axes[:2], drawing.axes[2:])
+        for row, selection in zip(rows, LAYERS, strict=True):
+            for axis, row_max in zip(row, (False, True), strict=True):
+                edges, others = (scores.float().cpu() for scores in pair_scores(paths, selection, row_max))
+                top = 1.0 if row_max else float(edges.sort().values[int(0.995 * (len(edges) - 1))])
+                for values, shade, kind in ((edges, EDGE, "edges"), (others, NON_EDGE, "non-edges")):
+                    heights = 100 * torch.histc(values.clamp(0, top), bins=50, min=0, max=top) / len(values)
+                    bins = [top * i / 50 for i in range(51)]
+                    axis.stairs(heights.tolist(), bins, fill=True, color=shade, alpha=0.3)
+                    axis.stairs(heights.tolist(), bins, color=shade, lw=1.3, label=kind)
+                axis.set_title(f"{LAYERS[selection]}, {'divided by the row’s largest' if row_max else 'raw'}")
+                axis.set_xlim(0, top)
+                axis.set_xlabel("edge score")
+            row[0].set_ylabel("pairs (%)")
+        drawing.axes[0].legend()
 
 
 def validity(decoders: Sequence[Decoded], path: Path) -> None:
     """Valid samples against forward passes, a line for each decoder; DAPD's with the last two layers. Right: the top of
     the left panel, where the safe settings lie."""
-    plt = pyplot()
-    figure, (whole, top) = plt.subplots(1, 2, figsize=(WIDE, 3.7))
-    for family, look in DECODERS.items():
-        rows = [d for d in decoders if d.family == family and "all layers" not in d.setting]
-        rows.sort(key=lambda d: d.forwards)
-        alone = family in ("step by step", "true graph")
-        at = [d.forwards for d in rows], [100 * d.valid for d in rows]
+    with sheet(path, Grid(2, 2, (WIDE, 3.7))) as drawing:
+        whole, top = drawing.axes
+        for family, look in DECODERS.items():
+            _line(drawing.axes, family, look, [d for d in decoders if d.family == family])
         for axis in (whole, top):
-            axis.plot(
-                *at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look}
-            )
-        for d in rows if family == "true graph" else []:
-            near = {"xytext": (8, -2), "ha": "left", "va": "top", "fontsize": 8}
-            said = d.setting.replace(" ", "\n")
-            whole.annotate(said, (d.forwards, 100 * d.valid), textcoords="offset points", **near)
-    for axis in (whole, top):
-        axis.set_xlabel("forward passes per sample (mean)")
-        axis.grid(alpha=0.25, linewidth=0.5)
-    whole.set_ylabel("samples with all four constraints (%)")
-    whole.set_xlim(0.7, 9.4)
-    whole.set_ylim(-2, 106)
-    top.set_title("the same from 95% on")
-    top.set_xlim(2.7, 9.3)
-    top.set_ylim(95, 100.4)
-    figure.legend(*whole.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    save(figure, path)
+            axis.set_xlabel("forward passes per sample (mean)")
+            axis.grid(alpha=0.25, linewidth=0.5)
+        whole.set_ylabel("samples with all four constraints (%)")
+        whole.set_xlim(0.7, 9.4)
+        whole.set_ylim(-2, 106)
+        top.set_title("the same from 95% on")
+        top.set_xlim(2.7, 9.3)
+        top.set_ylim(95, 100.4)
+        handles, names = whole.get_legend_handles_labels()
+        drawing.legend(handles, names, "lower center", 4)
+
+
+def _line(axes: Sequence[Any], family: str, look: dict[str, Any], decoders: Sequence[Decoded]) -> None:
+    """One decoder in both panels."""
+    rows = sorted((d for d in decoders if "all layers" not in d.setting), key=lambda d: d.forwards)
+    alone = family in ("step by step", "true graph")
+    at = [d.forwards for d in rows], [100 * d.valid for d in rows]
+    for axis in axes:
+        axis.plot(*at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look})
+    for d in rows if family == "true graph" else []:
+        near = {"xytext": (8, -2), "ha": "left", "va": "top", "fontsize": 8}
+        words = d.setting.replace(" ", "\n")
+        axes[0].annotate(words, (d.forwards, 100 * d.valid), textcoords="offset points", **near)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DapdError(f"cannot read the toy's results from {path}: {error.strerror}") from None
     except ValueError:

@@ -8,39 +8,37 @@ from typing import Any
 
 from dapd.errors import DapdError
 from dapd.evaluation.summary import Row, pareto
-from dapd.plots.figure import check_suffix, pyplot, save
+from dapd.plots.figure import Grid, check_suffix, plain, sheet
 from dapd.plots.palette import style
 
 
-def tradeoff(rows: Sequence[Row], path: Path) -> None:
+def tradeoff(rows: Sequence[Row], path: Path | None = None, *, axes: Sequence[Any] | None = None) -> None:
     """A panel per task, each decoder's Pareto front as a line, that of all decoders as a shadow."""
-    check_suffix(path)
+    if path is not None:
+        check_suffix(path)
     if not rows:
         raise DapdError("there are no results to draw")
-    plt = pyplot()
     tasks = list(dict.fromkeys(row.task for row in rows))
     columns = min(4, len(tasks))
     lines = -(-len(tasks) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(max(5.2, 2.9 * columns), 2.6 * lines + 0.9), squeeze=False)
-    for axis in axes.flat[len(tasks) :]:
-        axis.set_visible(False)
-    for axis, task in zip(axes.flat, tasks, strict=False):
-        _panel(axis, [row for row in rows if row.task == task], task)
-    seen: dict[str, Any] = {}
-    for axis in axes.flat[: len(tasks)]:
-        handles, labels = axis.get_legend_handles_labels()
-        seen |= dict(zip(labels, handles, strict=True))
-    figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=min(4 if columns > 1 else 3, len(seen)))
-    save(figure, path)
+    grid = Grid(len(tasks), columns, (max(5.2, 2.9 * columns), 2.6 * lines + 0.9))
+    with sheet(path, grid, axes) as drawing:
+        for axis, task in zip(drawing.axes, tasks, strict=True):
+            _panel(axis, [row for row in rows if row.task == task], task)
+        entries: dict[str, Any] = {}
+        for axis in drawing.axes:
+            handles, labels = axis.get_legend_handles_labels()
+            entries |= dict(zip(labels, handles, strict=True))
+        wide = min(4 if columns > 1 else 3, len(entries))
+        drawing.legend(entries.values(), entries.keys(), "lower center", wide)
 
 
 def _panel(axis: Any, rows: Sequence[Row], task: str) -> None:
     for family in dict.fromkeys(row.family for row in rows):
         mine = [row for row in rows if row.family == family]
         look = style(family)
-        axis.scatter(
-            [r.nfe for r in mine], [r.score for r in mine], s=26, alpha=0.85, linewidths=0, label=family, **look
-        )
+        at = [r.nfe for r in mine], [r.score for r in mine]
+        axis.scatter(*at, s=26, alpha=0.85, linewidths=0, label=plain(family), **look)
         front = pareto(mine)
         axis.plot([r.nfe for r in front], [r.score for r in front], lw=1.2, alpha=0.7, color=look["color"])
     best = pareto(rows)
@@ -48,7 +46,7 @@ def _panel(axis: Any, rows: Sequence[Row], task: str) -> None:
     axis.set_xscale("log")
     axis.set_xlabel("forward passes")
     axis.set_ylabel("score (%)")
-    axis.set_title(task)
+    axis.set_title(plain(task))
     axis.margins(x=0.08, y=0.1)
     axis.grid(alpha=0.25, linewidth=0.5, which="both")
     _plain_ticks(axis)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.graph import Direction, EdgeNorm, conflicts, degrees, edge_scores, independent_set, normalise
+from dapd.graph import Direction, EdgeNorm, degrees, edge_scores, independent_set, normalised_conflicts
 from dapd.strategies.base import (
     AttentionNeed,
     Needs,
@@ -86,7 +86,7 @@ class Dapd(Strategy):
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         scores = self.scores(seen)
-        edges = conflicts(normalise(scores, self.edge_norm), self.tau(seen.progress).float(), self.direction)
+        edges = normalised_conflicts(scores, self.edge_norm, self.tau(seen.progress).float(), self.direction)
         influence = degrees(scores) if self.order == "degree" else 1.0
 
         free, candidates = self.shortcuts(seen)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
+from dapd.files import write_bytes
 from dapd.plots.palette import colour, family, labels
+from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 from dapd.viewer.compact import compact
 
@@ -32,11 +35,7 @@ def write_page(path: str | Path, traces: Sequence[Trace], title: str | None = No
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise DapdError(f"{path.name}: the page is written as .html")
-    content = render(traces, title)
-    try:
-        path.write_bytes(content.encode("utf-8", "replace"))
-    except OSError as error:
-        raise DapdError(f"cannot write the page to {path}: {error.strerror}") from None
+    write_bytes(path, render(traces, title).encode("utf-8", "replace"))
 
 
 def render(traces: Sequence[Trace], title: str | None = None) -> str:
@@ -69,7 +68,17 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
 
 def embedded(content: Any) -> str:
     """JSON that cannot end the element it stands in: whatever the text says, no tag begins."""
-    return json.dumps(content, separators=(",", ":"), default=str).replace("<", "\\u003c").replace(">", "\\u003e")
+    text = json.dumps(content, separators=(",", ":"), default=str, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def spoken(value: Any) -> Any:
+    """A value of a trace's `about` as a browser reads it: JSON has no word for numbers that are none or infinite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not a number" if math.isnan(value) else f"{'-' * (value < 0)}infinite"
+    if isinstance(value, dict):
+        return {str(key): spoken(part) for key, part in value.items()}
+    return [spoken(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def bundle() -> str:
@@ -85,7 +94,10 @@ def read(name: str) -> str:
 
 def _labelled(trace: Trace, label: str) -> dict[str, Any]:
     packed = compact(trace)
-    packed["head"] |= {"label": label, "colour": colour(family(trace))}
+    about = spoken(trace.about)
+    if about.get("prompt") is not None:
+        about["prompt"] = str(about["prompt"])
+    packed["head"] |= {"label": label, "colour": colour(family(trace)), "about": about}
     return packed
 
 
@@ -94,9 +106,7 @@ def _check(traces: Sequence[Trace]) -> None:
         raise DapdError("there are no traces to show")
     if len(traces) > MOST:
         raise DapdError(f"{len(traces)} traces side by side are too many; show at most {MOST} (--row picks one a file)")
-    for number, trace in enumerate(traces, 1):
-        if not trace.steps:
-            raise DapdError(f"trace {number} is empty: nothing was decoded in it")
+    check_traces(traces)
 
 
 def _hash(text: str) -> str:

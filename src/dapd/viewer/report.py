@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dapd.errors import DapdError
+from dapd.files import make_folder
 from dapd.plots.decoding import heatmap, segments, trajectory
+from dapd.plots.figure import has_matplotlib
 from dapd.trace import Trace
 from dapd.viewer.page import write_page
 
@@ -16,13 +18,11 @@ def write_report(folder: Path, traces: Sequence[Trace], title: str | None = None
 
     Without matplotlib there are no figures and the page is all.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     page = folder / "decoding.html"
     write_page(page, traces, title)
     figures = [folder / f"{name}{suffix}" for name in ("trajectory", "heatmap", "segments")]
-    try:
-        import matplotlib as _  # noqa: F401
-    except ImportError:
+    if not has_matplotlib():
         return [page]
     for draw, path in zip((trajectory, heatmap, segments), figures, strict=True):
         try:

@@ -17,7 +17,7 @@ from dapd.evaluation.harness.likelihood import log_likelihood
 from dapd.evaluation.harness.options import EvalOptions
 from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
 from dapd.evaluation.harness.world import World
-from dapd.evaluation.runs import Record, Run
+from dapd.evaluation.runs import RESULTS, Record, Run
 from dapd.generation import Completion, DiffusionLM
 from dapd.settings import Setting, describe
 
@@ -54,6 +54,37 @@ def key_of(record: Record) -> Key:
     return record["task"], record["doc"], record["idx"], record["repeat"]
 
 
+HEAD: dict[str, type | tuple[type, ...]] = {"task": str, "doc": int, "idx": int, "repeat": int, "digest": str}
+COSTS: dict[str, type | tuple[type, ...]] = {"nfe": int, "tokens": int, "seconds": (int, float)}
+COLUMNS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "generate": {
+        **HEAD,
+        **COSTS,
+        "text": str,
+        "loop_seconds": (int, float),
+        "prompt_tokens": int,
+        "fast_dllm_tokens": int,
+    },
+    "likelihood": {**HEAD, **COSTS, "logprob": (int, float), "greedy": bool},
+}
+"""What a result must have, by its kind: a number that is missing would count as 0 in a table of means."""
+
+
+def check_records(records: Sequence[Record], where: str) -> None:
+    """Refuse results that lack something, by their line."""
+    for number, record in enumerate(records, 1):
+        kind = record.get("kind")
+        columns = COLUMNS.get(kind) if isinstance(kind, str) else None
+        if columns is None:
+            raise DapdError(f"{where}, line {number}: kind is {kind!r}; a result is one of {', '.join(COLUMNS)}")
+        for name, types in columns.items():
+            if not isinstance(record.get(name), types):
+                raise DapdError(
+                    f"{where}, line {number}: {name} is {record.get(name)!r}, which no run writes; take the line "
+                    "out to have that answer made again, or choose another folder with --out"
+                )
+
+
 @dataclass
 class Ready:
     """A prompt that is ready to be decoded."""
@@ -73,8 +104,14 @@ class Memory:
     run: Run | None = None
     held: dict[Key, Record] = field(default_factory=dict)
 
+    started: bool = False
+    """Whether this process has added anything yet: then it is written down where it ran."""
+
     def __post_init__(self) -> None:
-        self.held |= {key_of(record): record for record in (self.run.records() if self.run else [])}
+        if self.run is not None:
+            records = self.run.records()
+            check_records(records, str(self.run.folder / RESULTS))
+            self.held |= {key_of(record): record for record in records}
 
     def find(self, job: Job) -> Record | None:
         record = self.held.get(job.key)
@@ -88,6 +125,9 @@ class Memory:
 
     def add(self, records: Sequence[Record]) -> None:
         if self.run is not None:
+            if not self.started:
+                self.run.note_environment()
+                self.started = True
             self.run.append(records)
         self.held |= {key_of(record): record for record in records}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
+from dapd.files import parse_json
 
 Row = dict[str, Any]
 
@@ -21,8 +21,8 @@ class LocalData:
 
     files: Mapping[str, str]
     """Split -> file, as lm-eval's task files name the splits."""
-    columns: tuple[str, ...]
-    """What every row must have."""
+    columns: Mapping[str, type]
+    """What every row must have, and of which kind."""
     keep: Callable[[Row], bool] = lambda row: True
     """Which rows of the file belong to the split."""
     resources: tuple[str, ...] = ()
@@ -47,32 +47,40 @@ class LocalData:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = parse_json(line)
+            except ValueError as error:
                 raise DapdError(f"{path}, line {number}: not JSON ({error})") from None
-            missing = [c for c in self.columns if not isinstance(row, dict) or c not in row]
-            if missing:
-                raise DapdError(f"{path}, line {number}: no column {missing[0]!r}; needed: {', '.join(self.columns)}")
+            self._check(row, f"{path}, line {number}")
             found = True
             yield row
         if not found:
             raise DapdError(f"{path} holds no rows")
 
+    def _check(self, row: Any, where: str) -> None:
+        for column, kind in self.columns.items():
+            if not isinstance(row, dict) or column not in row:
+                raise DapdError(f"{where}: no column {column!r}; needed: {', '.join(self.columns)}")
+            if not isinstance(row[column], kind):
+                raise DapdError(f"{where}: {column} is {row[column]!r}; it must be of type {kind.__name__}")
 
-GSM8K = LocalData({"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"}, ("question", "answer"))
+
+GSM8K = LocalData(
+    {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"}, dict.fromkeys(("question", "answer"), str)
+)
 HUMANEVAL = LocalData(
-    {"test": "humaneval/HumanEval.jsonl"}, ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+    {"test": "humaneval/HumanEval.jsonl"},
+    dict.fromkeys(("task_id", "prompt", "entry_point", "canonical_solution", "test"), str),
 )
 # The test split of the full set, by the authors' numbering; 1-10 are for examples, the rest for training.
 MBPP = LocalData(
     {"test": "mbpp/mbpp.jsonl"},
-    ("task_id", "text", "code", "test_list"),
+    {"task_id": int, "text": str, "code": str, "test_list": list},
     keep=lambda row: 11 <= row["task_id"] <= 510,
 )
-MATH500 = LocalData({"test": "math500/test.jsonl"}, ("problem", "solution", "answer"))
+MATH500 = LocalData({"test": "math500/test.jsonl"}, dict.fromkeys(("problem", "solution", "answer"), str))
 IFEVAL = LocalData(
     {"train": "ifeval/input_data.jsonl"},
-    ("key", "prompt", "instruction_id_list", "kwargs"),
+    {"key": int, "prompt": str, "instruction_id_list": list, "kwargs": list},
     resources=("nltk_data/tokenizers/punkt_tab",),
 )
 

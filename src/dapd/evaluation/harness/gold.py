@@ -8,6 +8,7 @@ Anything less than full marks is a fault of the harness or of the data, not of a
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -108,8 +109,12 @@ def main() -> None:
     options = EvalOptions(
         data_dir=asked.data_dir, limit=asked.limit, batch=32, confirm_unsafe_code=asked.confirm_run_unsafe_code
     )
-    with tempfile.TemporaryDirectory() as out:
-        found = check(asked.data_dir, options, Path(out), asked.tasks.split(","))
+    try:
+        with tempfile.TemporaryDirectory() as out:
+            found = check(asked.data_dir, options, Path(out), asked.tasks.split(","))
+    except DapdError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     for summary in found:
         least = EXPECTED.get(summary.task)
         note = "" if least is None else "  ok" if summary.accuracy >= least else f"  TOO LOW: {least:g} expected"

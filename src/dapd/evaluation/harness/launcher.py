@@ -40,8 +40,6 @@ class DapdLM(HarnessLM):
         model = load(pretrained, device=_device(asked["device"]), dtype=pick_dtype(dtype))
         world = World.from_environment()
         run = None if out is None else Run.open(Path(out), setup(model, chosen, options))
-        if run is not None:
-            run.note_environment()
         super().__init__(model, chosen, options, run, world)
 
 

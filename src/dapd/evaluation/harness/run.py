@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from dapd.evaluation.harness.code import Limits, limited
+from dapd.evaluation.fingerprint import fingerprint
+from dapd.evaluation.harness.code import CodeLimits, limited
 from dapd.evaluation.harness.data import offline
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary
 from dapd.evaluation.harness.prompts import chat_mode
@@ -25,6 +23,8 @@ from dapd.settings import Setting, describe
 
 if TYPE_CHECKING:
     from dapd.evaluation.harness.adapter import HarnessLM
+
+__all__ = ["SCORES", "SUMMARY", "evaluate", "fingerprint", "setup"]
 
 SUMMARY, SCORES = "summary.json", "scores.json"
 
@@ -43,12 +43,11 @@ def evaluate(
     return the same summaries.
     """
     require_lm_eval()
-    limits = Limits(options.code_seconds, options.code_memory_mb)
+    limits = CodeLimits(options.code_seconds, options.code_memory_mb)
     with offline(options.data_dir), quiet(), limited(limits):
         loaded = load_tasks(tasks, options)
         world = World.from_environment()
         run = Run.open(out, setup(model, setting, options), "run")
-        run.note_environment()
         from dapd.evaluation.harness.adapter import HarnessLM
 
         lm = HarnessLM(model, setting, options, run, world)
@@ -75,17 +74,6 @@ def setup(model: DiffusionLM, setting: Setting, options: EvalOptions) -> dict[st
     }
 
 
-def fingerprint(model: DiffusionLM) -> str:
-    """A checksum of a few numbers of every weight: another checkpoint under the same name is another model."""
-    total, kinds = 0, set()
-    everything = [weight for kind in ("parameters", "buffers") for weight in getattr(model.network, kind, list)()]
-    for parameter in everything:
-        few = parameter.detach().flatten()[:64].to("cpu", torch.float32)
-        total = zlib.crc32(few.numpy().tobytes(), total)
-        kinds.add(str(parameter.dtype).removeprefix("torch."))
-    return f"{total:08x} {'+'.join(sorted(kinds))}".strip()
-
-
 def _prompting(lm: HarnessLM) -> dict[str, Any]:
     turns = lm.prompter.chat == "multi_turn"
     return {"apply_chat_template": turns, "fewshot_as_multiturn": turns}
@@ -109,9 +97,27 @@ def _score(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions, run: R
         records = [r for r in lm.memory.held.values() if r["task"] == name and r["doc"] in docs]
         summaries.append(summarise(name, results["results"][name], records))
     late = {name: len(guard.timed_out) for name, guard in guards.items() if guard.timed_out}
-    run.write(SCORES, {name: [_scores(sample) for sample in results["samples"][name]] for name in tasks})
-    run.write(SUMMARY, {"tasks": [dataclasses.asdict(s) for s in summaries], "checker_timeouts": late})
+    scores = {name: [_scores(sample) for sample in results["samples"][name]] for name in tasks}
+    _keep(run, summaries, scores, late)
     return summaries
+
+
+def _keep(run: Run, summaries: Sequence[TaskSummary], scores: Mapping[str, Any], late: Mapping[str, int]) -> None:
+    """Write the summaries and scores down, beside those of other tasks and never over those of more documents."""
+    before = run.read(SUMMARY, {"tasks": [], "checker_timeouts": {}})
+    tasks = {one["task"]: one for one in before["tasks"] if isinstance(one, dict) and {"task", "n"} <= one.keys()}
+    timeouts = dict(before["checker_timeouts"])
+    details = dict(run.read(SCORES, {}))
+    for one in summaries:
+        if one.n < tasks.get(one.task, {"n": 0})["n"]:
+            continue
+        tasks[one.task] = dataclasses.asdict(one)
+        details[one.task] = scores[one.task]
+        timeouts.pop(one.task, None)
+        if one.task in late:
+            timeouts[one.task] = late[one.task]
+    run.write(SCORES, details)
+    run.write(SUMMARY, {"tasks": list(tasks.values()), "checker_timeouts": timeouts})
 
 
 def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Guard:
             self.close()
             return None
         if isinstance(said, Exception):
-            raise said
+            raise DapdError(f"the scorer of {self.name} does not know what to do with a document or its answer: {said}")
         found: dict[str, Any] = said
         return found
 
@@ -110,8 +110,11 @@ def summarise(task: str, metrics: Mapping[str, Any], records: Sequence[Record]) 
         if isinstance(value, int | float) and "," in name and "_stderr" not in name
     }
     chosen = main_metric(task, scores)
-    total = {key: sum(r.get(key, 0) for r in records) for key in ("nfe", "tokens", "fast_dllm_tokens", "prompt_tokens")}
-    seconds, loop = (sum(r.get(key, 0.0) for r in records) for key in ("seconds", "loop_seconds"))
+    total = {key: sum(r[key] for r in records) for key in ("nfe", "tokens", "seconds")}
+    texts = [r for r in records if r["kind"] == "generate"]
+    total |= {key: sum(r[key] for r in texts) for key in ("fast_dllm_tokens", "prompt_tokens", "loop_seconds")}
+    seconds = total["seconds"]
+    loop = total["loop_seconds"]
     prompt = total["prompt_tokens"] if task.startswith("humaneval") else 0
     n = len({r["doc"] for r in records})
     return TaskSummary(

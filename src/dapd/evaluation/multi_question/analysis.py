@@ -97,7 +97,7 @@ def as_trace(record: Record, strategy: dict[str, Any]) -> Trace:
                 step=step,
                 positions=positions,
                 tokens=[-1] * len(positions),
-                confidences=[],
+                confidences=[0.0] * len(positions),
                 masks_left=left,
                 segments=pieces,
                 seconds=0.0,

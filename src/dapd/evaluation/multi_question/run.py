@@ -14,6 +14,7 @@ from dapd.evaluation.multi_question.analysis import Behaviour, behaviour, observ
 from dapd.evaluation.multi_question.questions import PER_BUNDLE, Bundle
 from dapd.evaluation.multi_question.scoring import score
 from dapd.evaluation.runs import Record, Run
+from dapd.files import make_folder
 from dapd.generation import Completion, DiffusionLM
 from dapd.settings import Setting, describe
 from dapd.strategies import Dapd, EntropyBound, Klass, Threshold, TopK
@@ -67,7 +68,7 @@ def evaluate(
 
     def keep(asked: Asked, done: Completion) -> Record:
         if asked.key in shown:
-            (out / TRACES).mkdir(exist_ok=True)
+            make_folder(out / TRACES)
             write_traces(out / TRACES / f"{shown[asked.key]}.jsonl", [done.trace])
         return observe(model, done, PER_BUNDLE)
 

@@ -15,6 +15,7 @@ from dapd.evaluation.harness.world import World
 from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH, Cell
 from dapd.evaluation.parallelbench import GROUPS
+from dapd.files import make_folder, write_text
 from dapd.generation import DiffusionLM
 from dapd.settings import Setting
 
@@ -153,14 +154,7 @@ class Study:
         return out
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Whole or not at all."""
-    draft = path.with_name(path.name + ".draft")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
-    return path
-
-
 def write_json(path: Path, content: object) -> Path:
+    """A JSON file, in a folder that is made for it."""
+    make_folder(path.parent)
     return write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

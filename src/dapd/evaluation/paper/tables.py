@@ -11,8 +11,9 @@ from dapd.evaluation.paper import cells, numbers
 from dapd.evaluation.paper.bench import parallelbench
 from dapd.evaluation.paper.multi import multi
 from dapd.evaluation.paper.report import MEASURES, Line, Report
-from dapd.evaluation.paper.study import Study, write_json, write_text
+from dapd.evaluation.paper.study import Study, write_json
 from dapd.evaluation.paper.tau_min import tau_min
+from dapd.files import write_text
 from dapd.mrf import report as mrf
 from dapd.mrf.storage import SHIPPED, load_run
 

@@ -7,13 +7,13 @@ have `input`, `answer` and `metadata`. One-shot examples stand in `input.icl_exa
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError, missing_extra, unknown
+from dapd.files import parse_json
 from dapd.models.tokenizer import Messages
 
 
@@ -164,8 +164,8 @@ def read_jsonl(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise DapdError(f"{path}, line {number} is not JSON: {error}") from None
         lacking = [column for column in columns if not isinstance(row, dict) or column not in row]
         if lacking:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError, missing_extra
 from dapd.evaluation.parallelbench.data import OPERATIONS
+from dapd.evaluation.runs import SETUP, Run
+from dapd.files import make_folder, write_text
 from dapd.lab.tasks.grids import SIDE, Grid, grids
 
 FIRST = (
@@ -66,26 +68,28 @@ class Batch:
 
 
 def make(folder: Path, batch: Batch) -> list[Path]:
-    """Write the files of both groups into a new folder."""
+    """Write the files of both groups into a folder. One that a killed run of the same batch left is completed."""
     try:
         import yaml
     except ImportError:
         raise missing_extra("pyyaml", "eval", "writing task files") from None
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / SETUP).is_file():
         raise DapdError(f"{folder} is not empty; choose another folder with --out")
-    written = []
+    Run.open(folder, {"bench": "parallelbench instances", **asdict(batch)}, "set of instances")
+    paths = []
     for group, tasks in (("waiting_line_n15", OPERATIONS), ("puzzle", ("latin_square_n4", "sudoku_n4_12"))):
-        (folder / group).mkdir(parents=True)
+        make_folder(folder / group)
         config = {
             f"{group}/{task}": {"prompt": ASK[task], "metric": METRIC.get(task, "list_match_score"), "seed": batch.seed}
             for task in tasks
         }
-        (folder / group / "task_config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        write_text(folder / group / "task_config.yaml", yaml.safe_dump(config))
         for task in tasks:
             path = folder / group / f"{task}.jsonl"
-            path.write_text("".join(json.dumps(row) + "\n" for row in instances(task, batch)), encoding="utf-8")
-            written.append(path)
-    return written
+            if not path.is_file():  # files are whole or not there
+                write_text(path, "".join(json.dumps(row) + "\n" for row in instances(task, batch)))
+            paths.append(path)
+    return paths
 
 
 def instances(task: str, batch: Batch) -> list[dict[str, Any]]:

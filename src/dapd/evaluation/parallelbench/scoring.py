@@ -18,18 +18,23 @@ Parts = dict[str, float | None]
 
 
 def parse_list(text: str) -> list[str]:
-    """The loose reading: what follows the last `[`, up to the next `]`, cut at commas, quotes and blanks stripped."""
+    """The loose reading: what follows the last `[`, up to the next `]`, cut at commas, quotes and blanks stripped.
+
+    A part that holds nothing is no item, as behind a last comma; one that holds quotes with nothing in them is an empty
+    one, and makes the list a wrong one. That is how the public scorer reads; so is that line ends stay with their item.
+    """
     *_, tail = text.split("[")
-    words = (part.strip(' "') for part in tail.split("]", 1)[0].split(","))
-    return [word for word in words if word]
+    parts = tail.split("]", 1)[0].split(",")
+    return [part.strip(' "') for part in parts if part.strip()]
 
 
 def parse_list_strictly(text: str) -> list[str] | None:
     """The strict reading of that list: `["a", "b"]`, closed, every item in double quotes, one blank after commas."""
-    _, opened, rest = text.rpartition("[")
-    inner, closed, _ = rest.partition("]")
+    _, opening, rest = text.rpartition("[")
+    inner, closing, _ = rest.partition("]")
     items = inner.split(", ")
-    if not opened or not closed or not all(re.fullmatch(r'"[^"]*"', item) for item in items):
+    # A quote alone begins and ends with a quote: the public scorer takes it for an empty item.
+    if not opening or not closing or not all(re.fullmatch(r'"|"[^"]*"', item) for item in items):
         return None
     return [item[1:-1] for item in items]
 
@@ -53,9 +58,13 @@ def inserted(found: list[str], answer: Answer) -> bool:
 
 
 def removed(found: list[str], answer: Answer) -> bool:
-    """The list without one of its items."""
+    """The list without one of its items, which must then be missing: of two that are the same, none can go."""
     before = _field(answer, "input")
-    return any(found == before[:i] + before[i + 1 :] for i in range(len(before)))
+    missing = set(before) - set(found)
+    if len(missing) != 1:
+        return False
+    place = before.index(missing.pop())
+    return bool(found == before[:place] + before[place + 1 :])
 
 
 def replaced(found: list[str], answer: Answer) -> bool:
@@ -79,23 +88,31 @@ def _of_lists(right: Callable[[list[str], Answer], bool]) -> Callable[[str, Answ
 
 
 def latin_square(text: str, answer: Answer, tools: Tools) -> Parts:
-    """The first rows that hold exactly the symbols, as many as there are symbols; the columns must hold them too."""
+    """The first rows that hold exactly the symbols, as many as there are symbols; the columns must hold them too.
+
+    A row may repeat a symbol behind the others: the public scorer looks at as many columns as the shortest row has.
+    """
     symbols = set(_field(answer, "symbols"))
+    first = answer.get("first_row") if isinstance(answer, Mapping) else None
     rows = [[cell.strip() for cell in line.split(",")] for line in text.split("\n")]
     square = [row for row in rows if set(row) == symbols][: len(symbols)]
-    sized = len(square) == len(symbols) and all(len(row) == len(symbols) for row in square)
-    return {"score": float(sized and all(set(column) == symbols for column in zip(*square, strict=True)))}
+    complete = len(square) == len(symbols) and all(set(column) == symbols for column in zip(*square, strict=False))
+    return {"score": float(complete and first in (None, square[0]))}
 
 
 SIDE = 4
 
 
 def sudoku(text: str, answer: Answer, tools: Tools) -> Parts:
-    """The four rows of the solution. Loosely, blanks and commas are dropped and lines without four digits skipped."""
+    """The four rows of the solution. Loosely, only the digits count, and lines without four of them are skipped.
+
+    Digits are read by their value, in whatever script they are written.
+    """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    digits = ["".join(re.findall(r"\d", line)) for line in lines]
-    wanted = _text(answer).split()
-    return {"score": float([row for row in digits if len(row) == SIDE] == wanted), "strict": float(lines == wanted)}
+    rows = [[int(digit) for digit in re.findall(r"\d", line)] for line in lines]
+    wanted = [[int(digit) for digit in row] for row in _text(answer).split()]
+    strict = all(re.fullmatch(r"\d+", line) for line in lines) and rows == wanted
+    return {"score": float([row for row in rows if len(row) == SIDE] == wanted), "strict": float(strict)}
 
 
 def words_to_sentence(text: str, answer: Answer, tools: Tools) -> Parts:

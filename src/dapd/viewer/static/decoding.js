@@ -124,7 +124,7 @@ export class Decoding {
   /** The edge threshold of a pass, where the strategy has one. */
   tau(pass) {
     const { tau_min: low, tau_max: high } = this.about.strategy ?? {};
-    if (low === undefined || pass < 1 || pass > this.passes) return null;
+    if (!Number.isFinite(low) || !Number.isFinite(high) || pass < 1 || pass > this.passes) return null;
     return low + ((high - low) * this.decided[pass - 1]) / this.slots.length;
   }
 

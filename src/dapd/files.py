@@ -1,0 +1,96 @@
+"""Files: written whole or not at all, read with care, and every mistake with them in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dapd.errors import DapdError
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, what the system refuses (a full disk, a folder that may not be written to) is a user's error."""
+    try:
+        yield
+    except OSError as error:
+        raise DapdError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def make_folder(folder: Path) -> Path:
+    """A folder, with those above it, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DapdError(f"cannot make the folder {folder}: {error.strerror or error}") from None
+    return folder
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file: whoever reads it sees the old content or the new one, and a failure leaves the old one."""
+    return write_bytes(path, text.encode(errors="surrogateescape"))
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file of bytes in the same way. What is no plain file (`/dev/stdout`) is written to as it is."""
+    with writing(path):
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return path
+        draft = draft_of(path)
+        try:
+            draft.write_bytes(content)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    return path
+
+
+def draft_of(path: Path) -> Path:
+    """Where a file is written before it takes its place: beside it, under a name that no other process uses."""
+    return path.with_name(f"{path.name}.{os.getpid()}.draft")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before hours are spent on what is to go into it."""
+    with writing(path):
+        if path.is_dir():
+            raise DapdError(f"cannot write {path}: it is a folder")
+        if path.exists():
+            with path.open("ab"):
+                return
+        draft = draft_of(path)
+        draft.touch()
+        draft.unlink()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; whatever is wrong with it, also that it is nested too deeply, is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Inside, no other process does the same in this folder; a second one is refused. Where the system has no locks,
+    nobody is."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path = folder / ".lock"
+    with writing(path), path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DapdError(
+                f"another process is at work in {folder}: wait for its end, or give another folder"
+            ) from None
+        yield

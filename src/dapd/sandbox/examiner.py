@@ -1,0 +1,293 @@
+"""The process that checks a program: it runs the check's code, and the program's functions only from afar.
+
+Of the program's process it believes nothing but values: what comes back from a call is compared here, by Python's own
+types, under a check that the program has never seen. So a pass cannot be written, forged or waited for: it can only be
+earned by answers that the check accepts.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import symtable
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from dapd.sandbox.wire import ClosedError, End, GarbageError
+
+MOST_WORDS = 300
+LARGEST_SIP = 256
+"""Elements of a program's iterator that are asked for at once, at most."""
+
+
+class Remote:
+    """An object of the program's that is no plain value: a function, a class, an instance, an iterator.
+
+    It can be called, read, iterated and turned into text or a number, and all of that gives values. It takes no part in
+    arithmetic or comparisons with values of the check's: an object that calls itself equal to everything must not pass.
+    """
+
+    _line: Line
+    _number: int
+
+    def __init__(self, line: Line, number: int) -> None:
+        object.__setattr__(self, "_line", line)
+        object.__setattr__(self, "_number", number)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._line.ask("call", self, *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__name__", "__doc__"):
+            raise AttributeError(name)
+        return self._line.ask("attribute", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._line.ask("set attribute", self, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        take = self._line.ask("iterate", self)
+        count = 1
+        while True:
+            elements, last = _pair(take(count))
+            yield from elements
+            if last:
+                return
+            count = min(2 * count, LARGEST_SIP)
+
+    def __next__(self) -> Any:
+        elements, _ = _pair(self._line.ask("iterate", self)(1))
+        if not elements:
+            raise StopIteration
+        return elements[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._line.ask("item", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._line.ask("set item", self, key, value)
+
+    def __contains__(self, value: Any) -> bool:
+        return self._line.ask("contains", self, value) is True
+
+    def __len__(self) -> int:
+        return int(self._line.ask("length", self))
+
+    def __bool__(self) -> bool:
+        return self._line.ask("truth", self) is True
+
+    def __str__(self) -> str:
+        return str(self._line.ask("text", self))
+
+    def __repr__(self) -> str:
+        return str(self._line.ask("words", self))
+
+    def __int__(self) -> int:
+        return int(self._line.ask("int", self))
+
+    def __float__(self) -> float:
+        return float(self._line.ask("float", self))
+
+    def __hash__(self) -> int:
+        return hash(self._number)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and self._line.ask("equal", self, other) is True
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, Remote) and self._line.ask("instance", value, self) is True
+
+
+def _pair(value: Any) -> tuple[list[Any], bool]:
+    if type(value) is not tuple or len(value) != 2 or type(value[0]) is not list:
+        raise GarbageError("an iteration that gives no elements")
+    return value[0], value[1] is True
+
+
+class Line(End):
+    """The examiner's end: of its own objects it lends functions alone, to be called and not to be looked into."""
+
+    stand_ins = Remote
+
+    def __init__(self, reader: int, writer: int) -> None:
+        super().__init__(reader, writer)
+        self.proxy = lambda number: Remote(self, number)
+
+    def lendable(self, value: Any) -> bool:
+        return callable(value)
+
+    def ask(self, operation: str, /, *arguments: Any, **named: Any) -> Any:
+        """Have the program do something and wait for what comes of it; it may call functions of ours meanwhile."""
+        containers = _containers([*arguments, *named.values()])
+        self.put(("ask", operation, arguments, named, containers))
+        result, changes = self.answer()
+        return result if changes is None else _carry_over(containers, changes, result)
+
+    def answer(self) -> tuple[Any, Any]:
+        """The program's next answer: a value and what became of the arguments, or its error, raised here."""
+        while True:
+            message = self.get()
+            match message:
+                case ("value", value, changes):
+                    return value, changes
+                case ("raised", str(kind), str(words)):
+                    raise _error(kind, words)
+                case ("call back", int(number), tuple(arguments), dict(named)):
+                    self._call_back(number, arguments, named)
+                case _:
+                    raise GarbageError("an answer that is none")
+
+    def _call_back(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        try:
+            self.put(("value", self._lent[number](*arguments, **named)))
+        except (ClosedError, GarbageError):
+            raise
+        except Exception as error:
+            self.put(("raised", type(error).__name__, str(error)))
+
+
+def _error(kind: str, words: str) -> BaseException:
+    own = getattr(builtins, kind, None)
+    if isinstance(own, type) and issubclass(own, BaseException):
+        try:
+            return own(words)
+        except TypeError:  # some want more than a text
+            return Exception(f"{kind}: {words}")
+    return Exception(f"{kind}: {words}")
+
+
+def _containers(values: list[Any]) -> list[Any]:
+    """Every container within some values that the program could change in place, each once."""
+    out: list[Any] = []
+    known: set[int] = set()
+    todo = values
+    while todo:
+        one = todo.pop()
+        kind = type(one)
+        if kind not in (list, tuple, dict, set, bytearray) or id(one) in known:
+            continue
+        known.add(id(one))
+        if kind is not tuple:
+            out.append(one)
+        if kind is dict:
+            todo += one.values()
+        elif kind in (list, tuple):
+            todo += one
+    return out
+
+
+def _carry_over(originals: list[Any], copies: Any, result: Any) -> Any:
+    """Bring the check's own containers into the state in which the program left its copies of them.
+
+    Where the result or a container holds such a copy, it holds the check's own one afterwards, as it would had the
+    program run here.
+    """
+    same = type(copies) is list and [type(one) for one in copies] == [type(one) for one in originals]
+    if not same:
+        raise GarbageError("arguments that came back as something else")
+    ours = {id(copy): original for copy, original in zip(copies, originals, strict=True)}
+
+    def own(value: Any) -> Any:
+        if id(value) in ours:
+            return ours[id(value)]
+        if type(value) is tuple:
+            return tuple(own(one) for one in value)
+        if type(value) in (list, dict):
+            ours[id(value)] = value
+            _fill(value, own)
+        return value
+
+    for copy, original in zip(copies, originals, strict=True):
+        content = copy.copy()
+        original.clear()
+        if type(original) is dict:
+            original.update(content)
+        elif type(original) is set:
+            original |= content
+        else:
+            original += content
+    for original in originals:
+        _fill(original, own)
+    return own(result)
+
+
+def _fill(container: Any, own: Any) -> None:
+    """Replace the elements of a container by what they stand for."""
+    if type(container) is list:
+        container[:] = [own(one) for one in container]
+    elif type(container) is dict:
+        container.update({key: own(one) for key, one in container.items()})
+
+
+class Names(NamedTuple):
+    """What a check takes from the program."""
+
+    wanted: frozenset[str]
+    """Names that it uses and that the program may define."""
+    modules: frozenset[str]
+    """Names of the standard library that it looks into (`math.isclose`): those are taken from here, not from there."""
+    imports: tuple[str, ...]
+    """Its own imports, on which a program that stands in one file with it might lean."""
+
+
+def names_of(check: str) -> Names:
+    """The names that a check does not define itself.
+
+    A builtin means the builtin, whatever the program calls so: else `abs` could be one that always gives 0. Only a
+    check that names nothing else can mean the program's (MBPP 126 is about a function called `sum`).
+    """
+    tree = ast.parse(check)
+    table = symtable.symtable(check, "<check>", "exec")
+    used = set(_globals_of(table))
+    bound = {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
+    usual = {name for name in used if hasattr(builtins, name)}
+    foreign = used - bound - usual
+    parts = {
+        one.value.id for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+    }
+    return Names(
+        wanted=frozenset(used - usual if foreign else used),
+        modules=frozenset(foreign & parts & sys.stdlib_module_names),
+        imports=tuple(ast.unparse(one) for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)),
+    )
+
+
+def _globals_of(table: symtable.SymbolTable) -> Iterator[str]:
+    """The global names that a piece of code reads, in all of its functions."""
+    outermost = table.get_type() == "module"
+    for one in table.get_symbols():
+        if one.is_referenced() and (outermost or one.is_global()):
+            yield one.get_name()
+    for child in table.get_children():
+        yield from _globals_of(child)
+
+
+def examine(line: Line, program: str, check: str) -> str:
+    """Run a check against the program at the other end: "passed", or "failed: " and why."""
+    try:
+        names = names_of(check)
+        line.put(("run", program, names.imports, sorted(names.wanted)))
+        defined, _ = line.answer()
+        if type(defined) is not dict:
+            raise GarbageError("names that are none")
+        space: dict[str, Any] = {name: value for name, value in defined.items() if name in names.wanted}
+        space |= {name: importlib.import_module(name) for name in names.modules & set(space)}
+        exec(compile(check, "<check>", "exec"), space)
+    except ClosedError:
+        return "failed: the program ended its process"
+    except GarbageError as error:
+        return f"failed: the program sent {error}"
+    except BaseException as error:
+        return f"failed: {_words(error)}"
+    return "passed"
+
+
+def _words(error: BaseException) -> str:
+    """What an error says, on one line: it may hold words of the program's, and those end up on a terminal."""
+    try:
+        words = f"{type(error).__name__}: {error}"[:MOST_WORDS]
+    except BaseException:
+        words = type(error).__name__
+    return "".join(one if one.isprintable() else " " for one in words).rstrip(": ")

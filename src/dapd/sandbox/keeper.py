@@ -1,0 +1,173 @@
+"""The process between the caller and the judged program: it starts both sides, watches the clock and ends them all.
+
+It runs in an interpreter of its own, started for one verdict, and holds no words of the program's. In order:
+
+1. the candidate is started and confined, before a single byte of the program or the check has been read;
+2. program and check arrive on standard input; the examiner is started with them;
+3. the examiner says what it found, or the time is up;
+4. everything below this process is ended, and the verdict goes out on standard output.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import select
+import struct
+import sys
+import time
+from typing import Any
+
+from dapd.sandbox import system
+from dapd.sandbox.candidate import serve
+from dapd.sandbox.confine import USERS, Allowance, close_all_but, confine, limit_memory
+from dapd.sandbox.examiner import Line, examine
+from dapd.sandbox.wire import ClosedError, GarbageError, receive, send
+
+READY = b"ready\n"
+"""Said before the clock starts: the caller counts from here, however long the interpreter took."""
+
+PATIENCE = 3.0
+"""Seconds that the ends of all processes are waited for; a few thousandths are usual."""
+
+PROCESSES = os.path.isdir("/proc/self")
+"""Whether the system lists its processes as files."""
+
+KILL = 9
+STOP = 19
+
+
+def main() -> None:
+    """Judge what comes on standard input, under the settings in the last argument."""
+    settings = ast.literal_eval(sys.argv[-1])
+    seconds = settings.pop("seconds")
+    for protect in (system.die_with_parent, system.adopt_orphans, system.hide_memory):
+        try:
+            protect()
+        except OSError:
+            continue
+    allowance = Allowance(
+        **settings,
+        user=USERS[os.getpid() % len(USERS)],
+        seconds=int(seconds) + 2,
+    )
+    candidate, questions, answers = _start_candidate(allowance)
+    program, check = _sources()
+    os.write(1, READY)
+    began = time.monotonic()
+    examiner, report = _start_examiner(questions, answers, allowance, program, check)
+    verdict = _wait(report, began + seconds)
+    verdict["seconds"] = round(time.monotonic() - began, 4)
+    _end_all([candidate, examiner])
+    os.write(1, repr(verdict).encode() + b"\n")
+    os._exit(0)
+
+
+def _sources() -> tuple[str, str]:
+    """Program and check, as the caller wrote them: the length of the first, then both."""
+    raw = sys.stdin.buffer.read()
+    (size,) = struct.unpack_from("<Q", raw)
+    texts = (raw[8 : 8 + size], raw[8 + size :])
+    return texts[0].decode(errors="surrogatepass"), texts[1].decode(errors="surrogatepass")
+
+
+def _start_candidate(allowance: Allowance) -> tuple[int, int, int]:
+    """Start the program's process; the ends of its pipes to write questions to and to read answers from follow it."""
+    theirs_in, questions = os.pipe()
+    answers, theirs_out = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            serve(theirs_in, theirs_out, confine(allowance, (theirs_in, theirs_out)))
+        finally:
+            os._exit(1)
+    os.close(theirs_in)
+    os.close(theirs_out)
+    return process, questions, answers
+
+
+def _start_examiner(questions: int, answers: int, allowance: Allowance, program: str, check: str) -> tuple[int, int]:
+    """Start the process that runs the check; the end of the pipe on which it says what it found follows it."""
+    report, out = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            close_all_but((questions, answers, out))
+            limit_memory(allowance.memory_mb)
+            send(out, repr(_examine(Line(answers, questions), program, check)).encode())
+        finally:
+            os._exit(0)
+    for descriptor in (questions, answers, out):
+        os.close(descriptor)
+    return process, report
+
+
+def _examine(line: Line, program: str, check: str) -> dict[str, Any]:
+    try:
+        _, layers = line.get()
+    except (ClosedError, GarbageError, ValueError):
+        return {"reason": "failed: the process for the program could not be started", "layers": []}
+    return {"reason": examine(line, program, check), "layers": layers}
+
+
+def _wait(report: int, deadline: float) -> dict[str, Any]:
+    """What the examiner says before the deadline. That it says nothing is a failure: it may have run out of memory."""
+    poll = select.poll()
+    poll.register(report, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        return {"reason": "timed out"}
+    try:
+        verdict: dict[str, Any] = ast.literal_eval(receive(report).decode())
+    except ClosedError:
+        return {"reason": "failed: the check ended its process"}
+    return verdict
+
+
+def _end_all(started: list[int]) -> None:
+    """End every descendant. Those whose parents end become ours, so that none is missed; where the system does not list
+    processes, at least the two that were started end, and their groups.
+
+    They are all stopped before the first is killed: a program that forks without end would fill every place that is
+    freed, but one that is stopped keeps its place among the processes that are allowed, and does not fork.
+    """
+    deadline = time.monotonic() + PATIENCE
+    family: dict[int, str] = {}
+    while time.monotonic() < deadline:
+        family = _descendants() if PROCESSES else {sign * one: "" for one in started for sign in (1, -1)}
+        running = [one for one, state in family.items() if state and state not in "TtZX"]
+        _signal_all(running or list(family), STOP if running else KILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.0005)
+    _signal_all(list(family), KILL)
+
+
+def _signal_all(processes: list[int], number: int) -> None:
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except OSError:
+            continue
+
+
+def _descendants() -> dict[int, str]:
+    """All processes below this one, and what state each is in; those in a namespace below count as one."""
+    parents: dict[int, int] = {}
+    states: dict[int, str] = {}
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+            parents[int(name)] = int(parent)
+        except (OSError, ValueError):
+            continue
+        states[int(name)] = state.decode()
+    family = {os.getpid()}
+    size = 0
+    while size != len(family):
+        size = len(family)
+        family |= {one for one, parent in parents.items() if parent in family}
+    return {one: states[one] for one in family - {os.getpid()}}

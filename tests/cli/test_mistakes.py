@@ -1,0 +1,129 @@
+"""What a user or a machine does wrong ends in one line and exit code 2, before the work and not after it."""
+
+import resource
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from dapd.cli import main
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+def fails(run: Callable[[], object], *arguments: object) -> str:
+    """The one line of a program that ends with code 2."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as errors, redirect_stdout(StringIO()):
+        patch.setattr(sys, "argv", ["dapd", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            run()
+    assert end.value.code == 2, errors.getvalue()
+    assert errors.getvalue().startswith("error: ")
+    assert errors.getvalue().count("\n") == 1, errors.getvalue()
+    return errors.getvalue()
+
+
+@contextmanager
+def no_room(size: int = 2000) -> Iterator[None]:
+    """A disk on which no file grows beyond a size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file, where a folder is wanted."""
+    (tmp_path / "file").write_text("x")
+    return tmp_path / "file"
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99", "cpu:x", ""])
+def test_devices_that_are_not_there(device: str) -> None:
+    assert "device" in fails(main, "mrf", "report", "--quick", "--device", device)
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("command", ["report --quick", "train --models 1 --steps 5", "sweep --steps 5 --only w64-h4"])
+def test_folders_that_cannot_be_made(file: Path, command: str, below: bool) -> None:
+    out = file / "below" if below else file
+    assert "cannot make the folder" in fails(main, "mrf", *command.split(), "--device", "cpu", "--out", out)
+
+
+@pytest.mark.parametrize("name", ["results.json", "report.md"])
+def test_a_report_that_could_not_be_written_is_not_begun(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dapd.mrf.report.build", lambda *_, **__: pytest.fail("it was begun"))
+    (tmp_path / name).mkdir()
+    assert "it is a folder" in fails(main, "mrf", "report", "--quick", "--device", "cpu", "--out", tmp_path)
+
+
+def test_a_sweep_without_time() -> None:
+    assert "minutes is 0" in fails(main, "mrf", "sweep", "--minutes", 0, "--out", "nowhere", "--device", "cpu")
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize("command", ["forward", "step", "decode"])
+def test_a_bench_that_does_not_fit_the_model(command: str) -> None:
+    words = fails(main, "bench", command, "-m", "random:tiny-llada", "--device", "cpu", "--prompt", 100_000)
+    assert "100000 columns of --prompt and 256 of --gen are 100256; random:tiny-llada takes 1024" in words
+
+
+def test_a_bench_whose_numbers_cannot_be_written(file: Path, tmp_path: Path) -> None:
+    small = ("bench", "forward", "-m", "random:tiny-llada", "--device", "cpu", "--prompt", 4, "--gen", 4, "--json")
+    assert "Not a directory" in fails(main, *small, file / "a.json")
+    assert "it is a folder" in fails(main, *small, tmp_path)
+    if Path("/dev/full").exists():
+        assert "No space left on device" in fails(main, *small, "/dev/full")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("lab_segments", "--task nothing", "unknown task"),
+        ("lab_segments", "--prompts 1 --decoders nothing", "unknown strategy"),
+        ("lab_tradeoff", "--tasks nothing", "unknown task"),
+        ("lab_tradeoff", "-m nothing", "unknown model"),
+        ("toy_mrf", "--models 0", "--models is 0"),
+        ("toy_mrf", "--steps 0", "at least 1"),
+        ("toy_sweep", "--only nothing", "there is no stack 'nothing'"),
+        ("toy_sweep", "--minutes 0", "minutes is 0"),
+        ("paper_main", "--model nothing", "unknown model"),
+    ],
+)
+def test_scripts_end_in_one_line_too(tmp_path: Path, name: str, arguments: str, said: str) -> None:
+    script = lambda: runpy.run_path(str(EXPERIMENTS / f"{name}.py"), run_name="__main__")  # noqa: E731
+    assert said in fails(script, *arguments.split(), "--out", tmp_path / "out")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_that_finds_no_room() -> None:
+    """Seen only when the last of it is written."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "dapd", "strategies"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
+def test_a_full_disk_under_a_training(tmp_path: Path) -> None:
+    arguments = ("mrf", "train", "--models", 1, "--steps", 10, "--batch", 2, "--width", 8, "--heads", 1, "--layers", 1)
+    with no_room():
+        assert "checkpoint.pt" in fails(main, *arguments, "--device", "cpu", "--out", tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "recipe.json"]
+
+
+def test_a_full_disk_under_instances_and_figures(tmp_path: Path) -> None:
+    with no_room():
+        words = fails(main, "parallelbench", "make", "--out", tmp_path / "made", "--samples", 50)
+    assert "cannot write" in words
+    assert "File too large" in words
+    assert not list(tmp_path.rglob("*.draft"))
