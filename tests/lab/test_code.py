@@ -169,18 +169,23 @@ def test_the_checks_tell_neighbouring_constants_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "passed", "reason"),
+    ("program", "passed"),
     [
-        ("def f(x):\n    return x", True, ""),
-        ("def f(x):\n    return 2", False, "AssertionError"),
-        ("def f(x):\n    return y", False, "NameError"),
-        ("def f(x):\n    while True:\n        pass", False, "seconds"),
+        ("def f(x):\n    return x", True),
+        ("def f(x):\n    return 2", False),
+        ("def f(x):\n    return y", False),
+        ("def f(x):\n    while True:\n        pass", False),
     ],
 )
-def test_judge(program: str, passed: bool, reason: str) -> None:
-    verdict = judge(program, "assert f(1) == 1", seconds=2.0)
-    assert verdict.passed == passed
-    assert reason in verdict.reason
+def test_judge(program: str, passed: bool) -> None:
+    assert judge(program, "assert f(1) == 1", seconds=2.0).passed == passed
+
+
+def test_results_keep_their_types_on_the_way() -> None:
+    """A check compares types, too: they must survive whatever lies between a program and its check."""
+    program = "def f(x):\n    return [x, True, None, [1, -2]]"
+    check = "assert [type(one) for one in f(3)] == [int, bool, type(None), list] and f(3) == [3, True, None, [1, -2]]"
+    assert judge(program, check).passed
 
 
 def test_meta_is_plain_and_enough() -> None:

@@ -44,7 +44,7 @@ class TrainSettings:
     width: int = 512
     heads: int = 8
     mlp: int = 960
-    rows: int = 3_000_000
+    rows: int = 2_000_000
     """Size of the pool of examples, made before training; each use of a row is masked anew."""
     workers: int = 0
     """Processes that make the pool; 0: one per core but two."""
@@ -79,7 +79,7 @@ class TrainSettings:
     log_every: int = 100
     probe_every: int = 1000
     """Steps between measurements of the loss on held-out prompts of each task."""
-    save_every: int = 2000
+    save_every: int = 3000
     """Steps between the states from which a killed run goes on."""
     prompts: int = 400
     """Prompts a task in the evaluation; 0: no evaluation."""

@@ -361,7 +361,8 @@ class Trainer:
         sums, counts = torch.zeros(len(names)), torch.zeros(len(names))
         generator = self._generator(0)
         for rows in self.probe:
-            noisy = add_noise(rows, self.tokenizer.mask_id, self.settings.full_masked, generator)
+            full = self.settings.full_masked
+            noisy = add_noise(rows, self.tokenizer.mask_id, full, generator, _most_masks(rows, len(rows), full))
             with torch.compiler.set_stance("force_eager"):  # these shapes are not worth compiling
                 loss = losses(self.state.network, noisy)
             task = rows.task.long()

@@ -100,7 +100,7 @@ class Question(ABC):
     def draw(cls, rng: random.Random) -> Question: ...
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def answers(question: Question) -> Node:
     """All right answers to a question."""
     return chain(OPENING, question.reasoning(), question.aside(), endings(question.result), CLOSING)
@@ -216,7 +216,7 @@ class Sum(Reckoning):
 
 @dataclass(frozen=True)
 class Product(Reckoning):
-    """A product of two digits with something added."""
+    """A product of two digits with a digit added."""
 
     a: int
     b: int
@@ -245,8 +245,7 @@ class Product(Reckoning):
 
     @classmethod
     def draw(cls, rng: random.Random) -> Product:
-        a, b = rng.randint(2, 9), rng.randint(2, 9)
-        return cls(a, b, rng.randint(2, 99 - a * b))
+        return cls(rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 9))
 
 
 @dataclass(frozen=True)
