@@ -137,7 +137,8 @@ def _evaluate(
     """Score the checkpoint in a folder in several ways and print the table; the best way of a task is its score."""
     from dapd.models import load_network
 
-    network, tokenizer = load_network(folder, device=device), LabTokenizer.load(folder)
+    network = load_network(folder, device=device)
+    tokenizer = LabTokenizer.load(folder)
     table = Table("task", *(way.label for way in ways), title=f"step by step, {exam.n} prompts a task")
     scores: dict[str, Any] = {}
     missed: list[TaskScore] = []

@@ -112,6 +112,12 @@ def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
         yield ChunkOrder(settings.tasks, shares, Split.TRAIN, seed, size, settings.roomy)
 
 
+def typical(settings: TrainSettings) -> list[Rows]:
+    """A chunk of rows like those of the pool, the same for every seed: batches of all seeds have the same shapes."""
+    shares = tuple(MIXTURE[name] for name in settings.tasks)
+    return join([make_chunk(ChunkOrder(settings.tasks, shares, Split.TRAIN, "typical", CHUNK, settings.roomy))])
+
+
 def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
     """Rows of the test split, about equally many of each task."""
     shares = tuple(1.0 for _ in settings.tasks)
@@ -133,10 +139,6 @@ class PoolMaker:
             method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
             self._executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
             self._futures = [self._executor.submit(make_chunk, order) for order in self._orders]
-
-    def sample(self) -> list[Rows]:
-        """The first chunk: enough to know how many rows of each length there will be."""
-        return join([self._futures[0].result() if self._futures else make_chunk(self._orders[0])])
 
     def result(self) -> list[Rows]:
         """The rows of each length, in the order of the chunks."""

@@ -101,7 +101,8 @@ class _Seen:
 def _first_pass(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, ends: Sequence[int]) -> _Seen:
     """One forward pass over a canvas on which nothing is decided."""
     canvas = blank(model, prompts, n_new)
-    span, window = slice(0, canvas.length), slice(canvas.start, canvas.length)
+    span = slice(0, canvas.length)
+    window = slice(canvas.start, canvas.length)
     logits = model(canvas.tokens, span, window, valid=canvas.valid).logits.float()
     logits[..., canvas.mask_id] = -torch.inf
     log_p = logits.log_softmax(-1)

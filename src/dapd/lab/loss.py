@@ -41,7 +41,8 @@ def add_noise(rows: Rows, mask_id: int, full_masked: float, generator: torch.Gen
     of eight counts more than a list, but does not drown it. `most` masks are predicted at most; 0: all of them.
     """
     target = rows.tokens.long()
-    (n, length), device = target.shape, target.device
+    n, length = target.shape
+    device = target.device
     answer = torch.arange(length, device=device) >= rows.start[:, None]
     # Evenly spread rates with one common offset: each is uniform, and a batch always sees all rates.
     t = (torch.arange(n, device=device) / n + torch.rand(1, device=device, generator=generator)) % 1.0
@@ -87,7 +88,8 @@ def cross_entropy(
 
 def losses(network: Transformer, noisy: Noisy, entropy: Entropy = cross_entropy) -> Float[Tensor, " m"]:
     """The weighed cross entropy at every position to predict; bf16 inside on a GPU, fp32 outside."""
-    everything, kind = slice(0, noisy.tokens.shape[1]), noisy.tokens.device.type
+    everything = slice(0, noisy.tokens.shape[1])
+    kind = noisy.tokens.device.type
     cast = kind == "cuda" and network.dtype == torch.float32
     with torch.autocast(kind, torch.bfloat16, enabled=cast), _headless(network) as head:
         hidden = network(noisy.tokens, everything, everything).logits.flatten(0, 1)

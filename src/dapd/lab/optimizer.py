@@ -25,7 +25,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 """How often the quintic is applied."""
 
-UPDATE_SIZE = 0.2
+UPDATE_SIZE = 0.4
 """Root mean square of an entry of a step, as a part of the learning rate: what AdamW's steps have in the long run."""
 
 
@@ -46,7 +46,9 @@ class Optimizer:
     """One step for all weights. `weights` go by the network's names and are changed in place."""
 
     def __init__(self, config: TransformerConfig, weights: Mapping[str, Tensor], *, muon: bool, decay: float) -> None:
-        self.config, self.weights, self.decay = config, dict(weights), decay
+        self.config = config
+        self.weights = dict(weights)
+        self.decay = decay
         inner = {name for name, weight in weights.items() if muon and name.startswith("layers.") and weight.ndim == 2}
         self.inner = {name: weight for name, weight in weights.items() if name in inner}
         self.momentum = {name: torch.zeros_like(weight) for name, weight in self.inner.items()}
@@ -70,6 +72,7 @@ class Optimizer:
             self._muon({name: gradients[name] for name in self.inner}, lr)
 
     def _muon(self, gradients: Mapping[str, Tensor], lr: float) -> None:
+        """Move the matrices inside the layers; each part of a fused one by itself."""
         names = list(self.inner)
         slow = [self.momentum[name] for name in names]
         fast = [gradients[name] for name in names]

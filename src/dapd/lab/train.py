@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dapd.errors import DapdError
 from dapd.generation import check_device
 from dapd.lab.checkpoint import export, network_config, start_from
-from dapd.lab.data import PoolMaker, Rows, held_out
+from dapd.lab.data import PoolMaker, Rows, held_out, typical
 from dapd.lab.loss import Entropy, Noisy, add_noise, cross_entropy, losses
 from dapd.lab.optimizer import Optimizer
 from dapd.lab.settings import TrainSettings
@@ -144,7 +144,7 @@ def rate_at(settings: TrainSettings, step: int, progress: float) -> float:
 
 
 class Batches:
-    """Rows of every length for each step, in the proportion in which the first chunk of the pool holds them."""
+    """Rows of every length for each step, in the proportion in which a sample of rows has them."""
 
     def __init__(self, sample: list[Rows], tokens: int, full_masked: float, device: torch.device) -> None:
         self.pool = [rows.to(device) for rows in sample]
@@ -155,13 +155,13 @@ class Batches:
         """The most masks that are predicted, for each length."""
 
     def fill(self, pool: list[Rows]) -> None:
-        """Put the whole pool in the place of its first chunk."""
+        """Put the pool in the place of the sample."""
         self.pool = [rows.to(old.tokens.device) for rows, old in zip(pool, self.pool, strict=True)]
 
     def draw(self, generator: torch.Generator) -> Iterator[tuple[Rows, int]]:
         """A batch of each length that occurs, with the most masks to predict."""
         for size, rows, most in zip(self.sizes, self.pool, self.most, strict=True):
-            if size:
+            if size and len(rows):
                 index = torch.randint(len(rows), (size,), device=rows.tokens.device, generator=generator)
                 yield Rows(*(tensor[index] for tensor in vars(rows).values())), most
 
@@ -221,7 +221,10 @@ class Trainer:
     """One training run in a folder of its own."""
 
     def __init__(self, settings: TrainSettings, folder: Path, report: Report, started: float) -> None:
-        self.settings, self.folder, self.report, self.started = settings, folder, report, started
+        self.settings = settings
+        self.folder = folder
+        self.report = report
+        self.started = started
         maker = PoolMaker(settings)
         self.device = pick_device(settings.device)
         self.tokenizer = LabTokenizer.build()
@@ -233,7 +236,7 @@ class Trainer:
         ]
         self._keep_log()
         # The compiler works while other processes still make the pool.
-        self.batches = Batches(maker.sample(), settings.tokens, settings.full_masked, self.device)
+        self.batches = Batches(typical(settings), settings.tokens, settings.full_masked, self.device)
         self.entropy: Entropy = cross_entropy
         if settings.compile:
             self._compile()
@@ -306,7 +309,8 @@ class Trainer:
         drawn = list(self.batches.draw(self._generator(2 * step + 1)))
         generator = self._generator(2 * step)
         unit = torch.stack([rows.answer.float().sqrt().sum() for rows, _ in drawn]).sum()
-        mask_id, full = self.tokenizer.mask_id, self.settings.full_masked
+        mask_id = self.tokenizer.mask_id
+        full = self.settings.full_masked
         masked = [add_noise(rows, mask_id, full, generator, most) for rows, most in drawn]
         return [dataclasses.replace(noisy, weight=noisy.weight / unit) for noisy in masked]
 
@@ -316,8 +320,11 @@ class Trainer:
 
     def run(self, stop: float = math.inf) -> bool:
         """Step until steps or time are used up, and say whether they are; pause `stop` seconds after the start."""
-        before, began, first = self.state.seconds, time.monotonic(), self.state.step
-        mark, marked_step = began, first
+        before = self.state.seconds
+        began = time.monotonic()
+        first = self.state.step
+        mark = began
+        marked_step = first
         while self.progress < 1 and time.monotonic() - self.started < stop:
             loss = self.step()
             if self.device.type == "cuda" and self.state.step % SYNC_EVERY == 0:
@@ -325,10 +332,17 @@ class Trainer:
             self.state.seconds = before + time.monotonic() - began
             done = self.state.step
             if done % self.settings.log_every == 0:
-                value, now = float(loss), time.monotonic()
+                value = float(loss)
+                now = time.monotonic()
                 speed = (done - marked_step) * self.batches.tokens / max(now - mark, 1e-9)
-                self.note(loss=round(value, 5), tokens_per_s=round(speed), progress=round(self.progress, 4))
-                mark, marked_step = time.monotonic(), done
+                self.note(
+                    loss=round(value, 5),
+                    lr=round(rate_at(self.settings, done - 1, self.progress), 7),
+                    tokens_per_s=round(speed),
+                    progress=round(self.progress, 4),
+                )
+                mark = time.monotonic()
+                marked_step = done
             if done % self.settings.probe_every == 0:
                 self.note(event="probe", held_out=self.probe_loss())
             if done % self.settings.save_every == 0:
@@ -358,7 +372,8 @@ class Trainer:
     def probe_loss(self) -> dict[str, float]:
         """The loss per answer token on held-out prompts, by task, always under the same masks."""
         names = self.settings.tasks
-        sums, counts = torch.zeros(len(names)), torch.zeros(len(names))
+        sums = torch.zeros(len(names))
+        counts = torch.zeros(len(names))
         generator = self._generator(0)
         for rows in self.probe:
             full = self.settings.full_masked

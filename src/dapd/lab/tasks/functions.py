@@ -130,6 +130,7 @@ class Wanted:
 
     @property
     def prompt(self) -> str:
+        """The request in words."""
         many, one = (
             " and ".join(getattr(TESTS[name], form).format(k=k) for name, k in self.conditions)
             for form in ("many", "one")
@@ -191,7 +192,8 @@ class Writer:
     """Writes one function; every choice is drawn."""
 
     def __init__(self, wanted: Wanted, rng: random.Random) -> None:
-        self.wanted, self.rng = wanted, rng
+        self.wanted = wanted
+        self.rng = rng
         self.data = self.pick(ARGUMENTS)
         self.item = self.pick(ITEMS)
         self.part = self.pick(PARTS)
@@ -208,6 +210,7 @@ class Writer:
         return (" or " if negated else " and ").join(forms)
 
     def write(self) -> str:
+        """The whole function."""
         body = {
             "sum": self.gather,
             "count": self.gather,
@@ -225,7 +228,8 @@ class Writer:
 
     def gather(self) -> list[str]:
         """Sums, counts and lists: a comprehension, with a name for it or without, or a loop."""
-        kind, form = self.wanted.kind, self.rng.random()
+        kind = self.wanted.kind
+        form = self.rng.random()
         if form < 0.3:
             return [f"return {self.gathered()}"]
         if form < 0.45:
@@ -249,6 +253,7 @@ class Writer:
         return "[]" if self.wanted.kind == "list" else "0"
 
     def loop(self, total: str) -> list[str]:
+        """The loop that gathers into the variable `total`."""
         head = f"for {self.item} in {self.data}:"
         more = "1" if self.wanted.kind == "count" else self.change
         grow = self.pick((f"{total} += {more}", f"{total} = {total} + {more}"))
@@ -275,7 +280,8 @@ class Writer:
         kind = self.wanted.kind
         if self.rng.random() < 0.4:
             return [f"return {kind}({self.test()} for {self.item} in {self.data})"]
-        head, found = f"for {self.item} in {self.data}:", kind == "any"
+        head = f"for {self.item} in {self.data}:"
+        found = kind == "any"
         return [head, f"    if {self.test(negated=not found)}:", f"        return {found}", f"return {not found}"]
 
 

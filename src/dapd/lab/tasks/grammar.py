@@ -81,6 +81,7 @@ def draw(node: Node, rng: random.Random) -> str:
 
 
 def _draw(node: Node, rng: random.Random, drawn: list[str]) -> None:
+    """Append the texts of one way through the grammar."""
     while isinstance(node, Choice):
         # The last sum may lie a rounding error below 1.
         node = node.options[min(bisect(node.upto, rng.random()), len(node.options) - 1)]

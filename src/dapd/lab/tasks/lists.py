@@ -34,7 +34,8 @@ class Shuffle(Task):
         return Example(self.name, f"{ASK} {', '.join(names)}", ", ".join(order), {"names": names})
 
     def score(self, example: Example, text: str) -> float:
-        names, order = example.meta["names"], text.split(", ")
+        names = example.meta["names"]
+        order = text.split(", ")
         return float(sorted(order) == sorted(names) and order != names)
 
     def edges(self, example: Example, tokens: Sequence[str]) -> set[Edge]:

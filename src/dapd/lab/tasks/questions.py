@@ -127,7 +127,8 @@ class Fact(Question):
         return RELATIONS[self.relation].phrase.format(x=self.subject)
 
     def reasoning(self) -> Node:
-        s, y = self.phrase, self.result
+        s = self.phrase
+        y = self.result
         others = sorted(set(RELATIONS[self.relation].known.values()) - {y})
         return falling(
             f"{capital(s)} is {y}.",
@@ -188,13 +189,18 @@ class Sum(Reckoning):
         return str(self.a + SIGNS[self.word] * self.b)
 
     def reasoning(self) -> Node:
-        tens, ones = self.b - self.b % 10, self.b % 10
+        tens = self.b - self.b % 10
+        ones = self.b % 10
         bare = f"{self.a} {self.word} {self.b} is {self.result}."
         # The bare result takes the sum of all digits in one go: the hardest form, and a rare one.
         return weighed((self._steps(tens, ones), self._steps(ones, tens), bare), (0.58, 0.36, 0.06))
 
     def _steps(self, first: int, second: int) -> Node:
-        a, w, b, y = self.a, self.word, self.b, self.result
+        """The sum in two steps, in one of two orders: b is taken apart into tens and ones."""
+        a = self.a
+        w = self.word
+        b = self.b
+        y = self.result
         half = a + SIGNS[w] * first
         return falling(
             f"First, {a} {w} {first} is {half}. Then, {half} {w} {second} is {y}.",
@@ -234,7 +240,11 @@ class Product(Reckoning):
         return str(self.a * self.b + self.c)
 
     def reasoning(self) -> Node:
-        a, b, c, p, y = self.a, self.b, self.c, self.a * self.b, self.result
+        a = self.a
+        b = self.b
+        c = self.c
+        p = self.a * self.b
+        y = self.result
         return falling(
             f"First, {a} times {b} is {p}. Then, {p} plus {c} is {y}.",
             f"{a} times {b} is {p}, and {p} plus {c} is {y}.",
@@ -291,8 +301,11 @@ class Units(Reckoning):
         return str(self.n * UNITS[self.unit].size)
 
     def reasoning(self) -> Node:
-        n, unit, y = self.n, UNITS[self.unit], self.result
-        size, parts = unit.size, unit.parts
+        n = self.n
+        unit = UNITS[self.unit]
+        y = self.result
+        size = unit.size
+        parts = unit.parts
         return falling(
             f"One {unit.one} has {size} {parts}, and {n} times {size} is {y}.",
             f"There are {size} {parts} in one {unit.one}, so there are {y} in {n} {unit.many}.",
@@ -326,7 +339,8 @@ class Larger(Reckoning):
         return str((max if self.word == "larger" else min)(self.a, self.b))
 
     def reasoning(self) -> Node:
-        w, y = self.word, self.result
+        w = self.word
+        y = self.result
         z = self.a + self.b - int(y)
         other = {"larger": "smaller", "smaller": "larger"}[w]
         return falling(
@@ -364,7 +378,9 @@ class Next(Reckoning):
         return str(self.row[-1] + self.step)
 
     def reasoning(self) -> Node:
-        n, last, y = self.step, self.row[-1], self.result
+        n = self.step
+        last = self.row[-1]
+        y = self.result
         return falling(
             f"Each number is {n} more than the one before, and {last} plus {n} is {y}.",
             f"The numbers grow by {n}, so the next one is {y}.",

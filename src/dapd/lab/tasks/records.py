@@ -40,6 +40,9 @@ class Kind:
     tell: Callable[[Values], str]
 
 
+# Each kind is a pair of functions: one draws its values, the other tells them as a person would.
+
+
 def _person(rng: random.Random) -> Values:
     return {
         "name": rng.choice(NAMES),

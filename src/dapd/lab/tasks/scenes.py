@@ -86,7 +86,8 @@ def _meeting(who: Character, whom: Character) -> Node:
 
 def _sentence(pair: Sequence[Character], subject: int, last: int) -> Node:
     """A sentence: a subject, a verb that agrees with it, an object or a place; `last` was the subject before."""
-    who, whom = pair[subject], pair[1 - subject]
+    who = pair[subject]
+    whom = pair[1 - subject]
     names = (who.pronoun, f"the {who.bare}") if subject == last else (f"the {who.bare}",)
     named = falling(falling(*map(capital, names)), chain(even(*LINKS), falling(*names)))
     someone = falling(f"the {whom.bare}", OBJECTS[whom.pronoun])

@@ -17,8 +17,11 @@ from dapd.lab.tasks.lexicon import NAMES, THINGS
 GAINS = ("buys {n} more", "finds {n} more", "gets {n} from {b}", "wins {n} more")
 LOSSES = ("loses {n}", "sells {n}", "gives {n} to {b}", "throws {n} away")
 
-LOWEST, TOP = 2, 99
-"""No number of things is smaller or larger."""
+LOWEST = 2
+"""There are never fewer things than this: one of them would need other grammar."""
+
+TOP = 99
+"""There are never more."""
 
 LARGEST = 9
 """The most that is gained or lost at once: every step is one addition of a digit."""
@@ -47,6 +50,7 @@ class Plot:
 
     @property
     def prompt(self) -> str:
+        """The word problem."""
         told = [event.told for event in self.events]
         did = ", ".join(told[:-1]) + f" and then {told[-1]}"
         first = self.events[0].before
@@ -54,7 +58,8 @@ class Plot:
 
     def answers(self) -> Node:
         """All right answers: a beginning, a sentence or two for each event, an end."""
-        first, last = self.events[0].before, self.events[-1].after
+        first = self.events[0].before
+        last = self.events[-1].after
         beginning = falling(
             "",
             f"{self.owner} has {first} {self.thing}. ",
@@ -74,7 +79,11 @@ class Plot:
         return chain(beginning, *steps, end)
 
     def _step(self, event: Event) -> Node:
-        before, word, n, after = event.before, event.word, event.n, event.after
+        """What is said of one event."""
+        before = event.before
+        word = event.word
+        n = event.n
+        after = event.after
         return falling(
             f"{before} {word} {n} is {after}.",
             f"{self.owner} {event.told}, and {before} {word} {n} is {after}.",

@@ -77,7 +77,8 @@ def tell(question: Question, style: int) -> str:
     conclusion = CONCLUSION.format(y=question.result)
     if isinstance(question, Fact):
         return f"{RECALLS[style].format(s=question.phrase, y=question.result)} {conclusion}"
-    manner, (first, second) = MANNERS[style], _steps(question)
+    manner = MANNERS[style]
+    (first, second) = _steps(question)
     verb = manner.verb
     return f"{manner.first}, {first[0]} {verb} {first[1]}. {manner.then}, {second[0]} {verb} {second[1]}. {conclusion}"
 
@@ -89,7 +90,8 @@ def _steps(question: Question) -> tuple[tuple[str, str], tuple[str, str]]:
         product = question.a * question.b
         return (f"{question.a} times {question.b}", str(product)), (f"{product} plus {question.c}", y)
     assert isinstance(question, Sum)
-    tens, ones = question.b - question.b % 10, question.b % 10
+    tens = question.b - question.b % 10
+    ones = question.b % 10
     half = question.a + SIGNS[question.word] * tens
     return (f"{question.a} {question.word} {tens}", str(half)), (f"{half} {question.word} {ones}", y)
 
