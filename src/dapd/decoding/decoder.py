@@ -57,8 +57,8 @@ class Decoder:
         """Rows that had to leave, by name, and why; the others go on."""
         self.pool: KVPool | None = None
         """Memory for keys and values, once a row reuses any."""
-        self.ahead: Launch | None = None
-        """The next pass, where it was launched already."""
+        self.ahead: list[Launch] = []
+        """Next passes that were launched already."""
         self.columns_needed = 0
         self.columns_computed = 0
         """With the padding."""
@@ -85,15 +85,18 @@ class Decoder:
     def step(self) -> list[Step]:
         """One pass for every row that has a place, and what it did to each."""
         with on_device(self.model.device):
-            if self.ahead is not None:
-                steps = self._finish(self.ahead)
-            else:
-                while self.waiting and self._has_place():
-                    self.rows.append(self.waiting.popleft())
-                self._make_room()
-                steps = self._pass(self.rows)
+            ahead, self.ahead = self.ahead, []
+            steps = self._pass(self._settled(ahead), ahead)
         self.rows = [row for row in self.rows if not row.done and row.name not in self.failures]
         return steps
+
+    def _settled(self, ahead: Sequence[Launch]) -> list[Row]:
+        """The rows of the next passes that are still to be planned; those that waited for a place are among them."""
+        while self.waiting and self._has_place():
+            self.rows.append(self.waiting.popleft())
+        self._make_room()
+        on_their_way = {row for launch in ahead for row in launch.one.rows}
+        return [row for row in self.rows if row not in on_their_way]
 
     def steps(self) -> Iterator[Step]:
         """All steps until every row is complete; the first failure is raised."""
@@ -114,13 +117,23 @@ class Decoder:
     def _has_place(self) -> bool:
         return self.places is None or len(self.rows) < self.places
 
-    def _pass(self, rows: Sequence[Row]) -> list[Step]:
+    def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
+        """The passes of some rows beside those that are on their way: all are started before the first is awaited."""
+        planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
+        # Rows that go on as they are would never meet those that were planned anew: then all are planned next time.
+        steady = not (ahead and planned)
         steps: list[Step] = []
-        for one in self.planner.passes(rows, 0 if self.pool is None else self.pool.length):
+        started = [*ahead]
+        for one in planned:
             try:
-                steps += self._finish(self._start(one))
+                started.append(self._start(one))
             except Exception as error:
                 steps += self._one_by_one(one.rows, error)
+        for launch in started:
+            try:
+                steps += self._finish(launch, steady)
+            except Exception as error:
+                steps += self._one_by_one(launch.one.rows, error)
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
@@ -144,16 +157,15 @@ class Decoder:
         outcomes, memories = run(moved(inputs, self.model.device), luggage)
         return Launch(one, began, Landed((moved(outcomes, HOST), memories)))
 
-    def _finish(self, launch: Launch) -> list[Step]:
-        """Wait for a pass, and commit what was selected."""
+    def _finish(self, launch: Launch, steady: bool) -> list[Step]:
+        """Wait for a pass, and commit what was selected; in a steady state its next one is launched before that."""
         one, flight = launch.one, launch.flight
-        may_repeat = flight.may_repeat() and self._has_only(one.rows)
+        may_repeat = steady and flight.may_repeat() and self._goes_on(one.rows)
         outcomes, memories = flight.wait()
-        self.ahead = None
         if may_repeat and repeats(one, outcomes):
             # Before the rows are told anything: the device computes the next pass while the host does the rest.
             flight.again(one, outcomes)
-            self.ahead = Launch(one, time.perf_counter(), flight)
+            self.ahead.append(Launch(one, time.perf_counter(), flight))
         self.columns_needed += one.columns_needed
         self.columns_computed += one.columns_computed
         steps = []
@@ -167,9 +179,9 @@ class Decoder:
                         self.failures[row.name] = error
         return steps
 
-    def _has_only(self, rows: Sequence[Row]) -> bool:
-        """Whether these are all rows, and nobody waits for a place that is free."""
-        return set(rows) == set(self.rows) and not (self.waiting and self._has_place())
+    def _goes_on(self, rows: Sequence[Row]) -> bool:
+        """Whether none of these rows was cancelled, and nobody waits for a place that is free."""
+        return all(row in self.rows for row in rows) and not (self.waiting and self._has_place())
 
     def _make_room(self) -> None:
         """A place for every row that keeps keys and values."""
