@@ -298,7 +298,7 @@ def test_kill_and_resume_by_command(tmp_path: Path) -> None:
     ]
     options = ["train", "--minutes", "0", *(word for change in changes for word in ("--set", change))]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    command = [sys.executable, "-m", "dapd.cli.lab", *options, "--out", str(tmp_path / "a"), "--run", str(killed)]
+    command = [sys.executable, "-m", "dapd", "lab", *options, "--out", str(tmp_path / "a"), "--run", str(killed)]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
     while not (killed / STATE).is_file():
         assert process.poll() is None, "the run ended before it saved a state"
