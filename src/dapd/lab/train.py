@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dapd.decoding.graphs import capture
 from dapd.errors import DapdError
 from dapd.lab.checkpoint import export, network_config, start_from
 from dapd.lab.data import PoolMaker, Rows, held_out, typical
@@ -196,25 +197,19 @@ class Replay:
 
     def __init__(self, network: Transformer, batch: list[Noisy], entropy: Entropy) -> None:
         self.batch = [Noisy(*(tensor.clone() for tensor in vars(noisy).values())) for noisy in batch]
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                network.zero_grad(set_to_none=True)
-                backward(network, self.batch, entropy)
-        torch.cuda.current_stream().wait_stream(stream)
-        # The gradients must be made inside of the graph: it adds to where it found them.
-        network.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = backward(network, self.batch, entropy)
+
+        def work() -> Tensor:
+            # The gradients must be made inside of the graph: it would add to where it found them.
+            network.zero_grad(set_to_none=True)
+            return backward(network, self.batch, entropy)
+
+        self.replay = capture(work, warmups=3)
 
     def __call__(self, batch: list[Noisy]) -> Tensor:
         for mine, noisy in zip(self.batch, batch, strict=True):
             for own, new in zip(vars(mine).values(), vars(noisy).values(), strict=True):
                 own.copy_(new)
-        self.graph.replay()
-        return self.loss.clone()
+        return self.replay().clone()
 
 
 class Trainer:
@@ -279,6 +274,7 @@ class Trainer:
         """
         network = self.state.network
         layers = list(network.layers)
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 4 * len(self.batches.sizes))
         for layer in layers:
             layer.compile(dynamic=False)
         self.entropy = torch.compile(cross_entropy, dynamic=False)
