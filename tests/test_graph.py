@@ -1,4 +1,4 @@
-"""Edge scores, normalisers, conflicts, ranks by hand; the greedy set by rounds against the obvious scan."""
+"""Edge scores, normalisers, edges, ranks by hand; the greedy set by rounds against the obvious scan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dapd.graph import (
     LARGE,
     by_rounds,
     by_scan,
-    conflicts,
     degrees,
     edge_scores,
+    edges_above,
     independent_set,
     normalise,
-    normalised_conflicts,
+    normalised_edges,
     ranks,
 )
 
@@ -99,9 +99,9 @@ def test_large_graphs_are_made_of_the_same_numbers():
     tau = torch.tensor([0.1, 0.3])
     for norm in ("row_max", "none", "row_sum", "global_max"):
         for direction in ("candidate_row", "either", "both"):
-            want = conflicts(normalise(scores, norm), tau, direction)
-            assert torch.equal(normalised_conflicts(scores, norm, tau, direction), want)
-            assert torch.equal(normalised_conflicts(scores[1], norm, tau[1], direction), want[1])
+            want = edges_above(normalise(scores, norm), tau, direction)
+            assert torch.equal(normalised_edges(scores, norm, tau, direction), want)
+            assert torch.equal(normalised_edges(scores[1], norm, tau[1], direction), want[1])
     assert torch.equal(attention, before)
 
 
@@ -228,11 +228,11 @@ def test_normalise_never_divides_by_zero(norm):
 )
 def test_conflicts(tau, direction, want):
     """Row-normalised scores of the pairs: 0-1 are 1 and 1, 0-2 are 1/3 and 1/2, 1-2 are 2/3 and 1."""
-    found = conflicts(normalise(SCORES, "row_max"), torch.tensor(tau), direction)
+    found = edges_above(normalise(SCORES, "row_max"), torch.tensor(tau), direction)
     assert {tuple(pair) for pair in found.nonzero().tolist()} == want
 
 
 def test_a_score_equal_to_tau_is_no_edge_and_tau_is_per_row():
     scores = torch.tensor([[[0.0, 0.25], [0.25, 0.0]]]).expand(2, 2, 2)
-    found = conflicts(scores, torch.tensor([0.25, 0.125]))
+    found = edges_above(scores, torch.tensor([0.25, 0.125]))
     assert found.tolist() == [[[False, False], [False, False]], [[False, True], [True, False]]]

@@ -80,7 +80,7 @@ class Completion:
     finish_reason: Literal["stop", "length"]
     """stop: the text ended by itself (EOS or end of turn); length: all new tokens were used."""
     trace: Trace
-    """Every forward pass."""
+    """What every forward pass committed."""
     compute_seconds: float = 0.0
     """The prompt's share of the time of the forward passes, which it may have shared with others."""
 

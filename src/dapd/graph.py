@@ -75,10 +75,10 @@ def _scale(scores: Float[Tensor, "*b n n"], norm: EdgeNorm) -> Float[Tensor, "*b
     return scale.clamp_min(TINY)
 
 
-def conflicts(
+def edges_above(
     scores: Float[Tensor, "*b n n"], tau: Float[Tensor, "*b"], direction: Direction = "candidate_row"
 ) -> Bool[Tensor, "*b n n"]:
-    """conflicts[i, j]: a taken j keeps candidate i out."""
+    """Where a score exceeds tau: edges[i, j] says that a taken j keeps candidate i out."""
     return _directed(scores > tau[..., None, None], direction)
 
 
@@ -92,13 +92,13 @@ def _directed(edge: Bool[Tensor, "*b n n"], direction: Direction) -> Bool[Tensor
             return edge & edge.mT
 
 
-def normalised_conflicts(
+def normalised_edges(
     scores: Float[Tensor, "*b n n"], norm: EdgeNorm, tau: Float[Tensor, "*b"], direction: Direction
 ) -> Bool[Tensor, "*b n n"]:
-    """`conflicts` of what `normalise` gives: on a CPU a few rows at a time, so that the quotients stay in its cache."""
+    """`edges_above` for normalised scores: on a CPU a few rows at a time, so that the quotients stay in its cache."""
     n = scores.shape[-1]
     if scores.device.type != "cpu" or n < LARGE:
-        return conflicts(normalise(scores, norm), tau, direction)
+        return edges_above(normalise(scores, norm), tau, direction)
     scale = _scale(scores, norm)
     edge = torch.empty(scores.shape, dtype=torch.bool)
     height = max(1, CACHED // n)
@@ -127,12 +127,12 @@ def ranks(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[T
 
 
 def independent_set(
-    blocks: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
+    edges: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
 ) -> Bool[Tensor, "*b n"]:
-    """The set that a greedy scan takes: node i, in order of priority, unless a taken j has blocks[i, j].
+    """The set that a greedy scan takes: node i, in order of priority, unless a taken j has edges[i, j].
 
     By parallel rounds (Blelloch, Fineman and Shun, 2012): a node all of whose higher-ranked blockers are decided is
-    itself decided, so each round settles every such node at once. Always equal to the scan, for directed relations
+    itself decided, so each round settles every such node at once. Always equal to the scan, for directed edges
     too; the number of rounds is the longest chain of blockers that wait for each other, a handful in practice. On a
     GPU one kernel runs all rounds. On a CPU a round over a large graph costs more than the whole scan, which looks at
     each row once.
@@ -142,20 +142,20 @@ def independent_set(
         from dapd.kernels import selection
 
         if n <= selection.MAX_NODES:
-            flat = selection.independent_set(blocks.reshape(-1, n, n), priority.reshape(-1, n), nodes.reshape(-1, n))
+            flat = selection.independent_set(edges.reshape(-1, n, n), priority.reshape(-1, n), nodes.reshape(-1, n))
             return flat.view(nodes.shape)
     if nodes.device.type == "cpu" and n >= LARGE:
-        return by_scan(blocks, priority, nodes)
-    return by_rounds(blocks, priority, nodes)
+        return by_scan(edges, priority, nodes)
+    return by_rounds(edges, priority, nodes)
 
 
 def by_rounds(
-    blocks: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
+    edges: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
 ) -> Bool[Tensor, "*b n"]:
     """The greedy set, everything that can be decided at once."""
     rank = ranks(priority, nodes)
     earlier = rank.unsqueeze(-2) < rank.unsqueeze(-1)
-    blockers = blocks & earlier & nodes.unsqueeze(-2)
+    blockers = edges & earlier & nodes.unsqueeze(-2)
     taken = torch.zeros_like(nodes)
     open_ = nodes
     rounds_between_syncs = 1 if nodes.device.type == "cpu" else 8
@@ -169,18 +169,18 @@ def by_rounds(
 
 
 def by_scan(
-    blocks: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
+    edges: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
 ) -> Bool[Tensor, "*b n"]:
     """The greedy set, node by node, on a CPU.
 
-    A row of the graph is a whole number of n bytes, and so is the set: whether a taken node blocks another is one
+    A row of the graph is a whole number of n bytes, and so is the set: whether a node has an edge to a taken one is one
     `and` of the two.
     """
     n = nodes.shape[-1]
     orders = by_priority(priority, nodes).reshape(-1, n).tolist()
     counts = nodes.reshape(-1, n).sum(-1).tolist()
     taken = torch.zeros(len(orders), n, dtype=torch.bool)
-    for graph, order, count, out in zip(blocks.reshape(-1, n, n), orders, counts, taken, strict=True):
+    for graph, order, count, out in zip(edges.reshape(-1, n, n), orders, counts, taken, strict=True):
         whole = graph.contiguous()
         rows = ctypes.string_at(whole.data_ptr(), n * n)
         members = 0

@@ -125,9 +125,9 @@ def main():
         print(f"nothing compiles without a GPU here: {type(error).__name__}: {str(error)[:300]}")
         sys.exit(CANNOT)
     kernels.interpreted = lambda: True  # as under the interpreter, any tensor will do
-    early = {"EARLY": True, "launch_pdl": True}
+    early = {"PDL": True, "launch_pdl": True}
     for module in (f"{kernels.__name__}.{name}" for name in USERS):
-        importlib.import_module(module).overlapped = lambda tensor: early
+        importlib.import_module(module).dependent_launch = lambda tensor: early
     activations(torch.bfloat16, 4, 4, 128, None)
     activations(torch.float32, 4, 2, 64, torch.ones(1, 64, dtype=torch.bool))
     decisions()

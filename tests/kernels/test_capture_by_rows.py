@@ -21,7 +21,7 @@ def test_rows_add_up_to_whole_heads(dtype, heads, padded, cached, rows, size, mo
     """Two layers, strided queries and keys, heads that are shared, a size whose root is no power of two."""
     monkeypatch.setattr(capture, "CACHED", cached)
     valid = torch.arange(45) >= torch.tensor([[0], [11]]) if padded else None
-    bias = None if valid is None else attention.key_bias(valid, dtype)
+    bias = None if valid is None else attention.KeyMask(valid, dtype).bias
     sums = None
     want = torch.zeros(2, rows.stop - rows.start, 45)
     for layer in range(2):

@@ -42,12 +42,12 @@ def test_launched_early_on_hopper_alone(monkeypatch):
         def __init__(self, capability):
             self.is_cuda, self.device = True, torch.device("cuda", capability)
 
-    kernels._launches_early.cache_clear()
-    assert kernels.overlapped(On(9)) == {"EARLY": False}, "under the interpreter"
+    kernels._has_dependent_launch.cache_clear()
+    assert kernels.dependent_launch(On(9)) == {"PDL": False}, "under the interpreter"
     monkeypatch.setattr(kernels, "interpreted", lambda: False)
-    assert kernels.overlapped(On(9)) == {"EARLY": True, "launch_pdl": True}
-    assert kernels.overlapped(On(8)) == kernels.overlapped(torch.zeros(1)) == {"EARLY": False}
+    assert kernels.dependent_launch(On(9)) == {"PDL": True, "launch_pdl": True}
+    assert kernels.dependent_launch(On(8)) == kernels.dependent_launch(torch.zeros(1)) == {"PDL": False}
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    kernels._launches_early.cache_clear()
-    assert kernels.overlapped(On(9)) == {"EARLY": False}
-    kernels._launches_early.cache_clear()
+    kernels._has_dependent_launch.cache_clear()
+    assert kernels.dependent_launch(On(9)) == {"PDL": False}
+    kernels._has_dependent_launch.cache_clear()

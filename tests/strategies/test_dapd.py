@@ -115,7 +115,7 @@ def test_staged_adds_the_confident_from_one_half_on():
 
 
 def test_the_union_keeps_the_graphs_choice_beside_the_confident():
-    """0 is taken by the graph with little confidence; 1 conflicts with it and is confident: both go."""
+    """0 is taken by the graph with little confidence; 1 has an edge to it and is confident: both go."""
     pair = torch.tensor([[0.0, 0.9, 0.9], [0.9, 0.0, 0.0], [0.9, 0.0, 0.0]])
     seen = observe([0.8, 0.95, 0.1], attention=pair, at=progress(remaining=3))
     assert select(Dapd(0.1, 0.1), seen) == [[0, 1]]

@@ -174,7 +174,7 @@ def select(
 
 
 def scan_taken(ratio: Float[Tensor, "m m"], tau: float, order: list[int]) -> list[int]:
-    """Node after node, each compared with those taken before it until one conflicts."""
+    """Node after node, each compared with those taken before it until there is an edge to one."""
     taken: list[int] = []
     for i in order:
         if not any(ratio[i, j].item() > tau for j in taken):

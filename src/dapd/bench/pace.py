@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options, Recordings, Step
-from dapd.graph import conflicts, degrees, independent_set, normalise
+from dapd.graph import degrees, edges_above, independent_set, normalise
 from dapd.models import MaskedLM, Transformer
 from dapd.strategies import Dapd, Needs, Observation, Progress, Selection, Selects, Strategy
 from dapd.strategies.base import top
@@ -88,10 +88,7 @@ def passes(
     decoder = Decoder(model, None if options.graphs is False else recordings)
     for number, canvas in enumerate(canvases):
         decoder.admit(canvas, strategy, options, name=number)
-    while decoder.rows or decoder.waiting:
-        yield decoder.step()
-        for error in decoder.failures.values():
-            raise error
+    yield from decoder.passes()
 
 
 def with_set_of(model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, size: int) -> Dapd:
@@ -109,7 +106,7 @@ def with_set_of(model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, 
     for _ in range(12):
         middle = (low + high) / 2
         tau = torch.full((len(canvases),), middle, device=scores.device)
-        edges = conflicts(normalise(scores, strategy.edge_norm), tau, strategy.direction)
+        edges = edges_above(normalise(scores, strategy.edge_norm), tau, strategy.direction)
         taken = independent_set(edges, priority, seen.masked).sum(-1).float().mean().item()
         low, high = (middle, high) if taken < size else (low, middle)
     return dataclasses.replace(strategy, tau_min=high, tau_max=high)

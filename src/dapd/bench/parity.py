@@ -21,7 +21,7 @@ from dapd.settings import setting
 from dapd.strategies import Selects
 
 Commit = tuple[int, int, int, int]
-"""Row, pass, position, token."""
+"""One committed token: its row, the pass, its position, and the token itself."""
 
 
 @dataclass(frozen=True)

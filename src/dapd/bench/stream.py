@@ -129,7 +129,7 @@ def stream(bench: Bench, load: Load) -> Iterator[Record]:
 class _Run:
     seconds: float
     passes: dict[int, int]
-    """Passes of each row."""
+    """How many passes each row took, by its number."""
     needed: int
     computed: int
 

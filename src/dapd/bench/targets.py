@@ -108,18 +108,18 @@ def groups(targets: Sequence[Target]) -> list[list[Case]]:
 
 def measure(bench: Bench, targets: Sequence[Target], *, rounds: int) -> Iterator[Record]:
     """First what was measured, case by case; then the parts of a step; then the targets."""
-    found: dict[Case, Record] = {}
+    records: dict[Case, Record] = {}
     timed = {case for t in targets if t.value == "ms" for case in (t.case, t.over) if case is not None}
     precise = {case for case in timed if not case.strategy.startswith("naive")}
     for group in groups(targets):
         for case, record in _group(bench, group, precise, rounds):
-            found[case] = record
+            records[case] = record
             yield record
     for target in targets:
         if target.value == target.over_value == "ms" and target.over and target.over.strategy == "original":
             yield _parts(bench, target.case, target.over)
     for target in targets:
-        yield judged(bench, target, found)
+        yield judged(bench, target, records)
 
 
 def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> Iterator[tuple[Case, Record]]:
@@ -171,7 +171,7 @@ def _parts(bench: Bench, case: Case, bare: Case) -> Record:
     return guarded(run, start, bench.device)
 
 
-def judged(bench: Bench, target: Target, found: dict[Case, Record]) -> Record:
+def judged(bench: Bench, target: Target, records: dict[Case, Record]) -> Record:
     """A target beside what was measured."""
     record: Record = {
         "kind": "target",
@@ -183,18 +183,18 @@ def judged(bench: Bench, target: Target, found: dict[Case, Record]) -> Record:
         "measured": None,
         "met": None,
     }
-    sources = [found.get(case) for case in (target.case, target.over) if case is not None]
+    sources = [records.get(case) for case in (target.case, target.over) if case is not None]
     errors = [source["error"] for source in sources if source and "error" in source]
     if errors:
         return {**record, "error": errors[0]}
-    top = found[target.case][target.value]
-    bottom = 1.0 if target.over is None else found[target.over][target.over_value]
+    top = records[target.case][target.value]
+    bottom = 1.0 if target.over is None else records[target.over][target.over_value]
     if top is None or not bottom:
         missing = target.value if top is None else target.over_value
         return {**record, "error": f"{missing} is not measured on {bench.device.type}"}
     measured = top / bottom
     if target.over is not None and target.value == target.over_value == "ms":
-        measured = ratio_of_runs(found[target.case]["run_ms"], found[target.over]["run_ms"]) or measured
+        measured = ratio_of_runs(records[target.case]["run_ms"], records[target.over]["run_ms"]) or measured
     return {**record, "measured": measured, "met": target.met(measured)}
 
 

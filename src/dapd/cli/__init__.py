@@ -1,4 +1,4 @@
-"""The command line: `dapd generate`, `dapd models`, `dapd strategies`, `dapd doctor`, `dapd mrf`, `dapd lab`."""
+"""The command line: one module for each command of `dapd`, and what they have in common."""
 
 from __future__ import annotations
 

@@ -59,10 +59,10 @@ WIDTH = 160
 
 def names(text: str) -> list[str]:
     """The entries of a list with commas."""
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if not found:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
         raise DapdError(f"the list {text!r} is empty; separate entries by commas")
-    return found
+    return parts
 
 
 def lengths(option: str, text: str) -> list[int]:

@@ -53,25 +53,25 @@ def eval_(
     console = Console(quiet=World.from_environment().rank > 0)
     with Working(console, "samples") as work:
         names = [name.strip() for name in tasks.split(",") if name.strip()]
-        found = evaluate(lm, chosen, names, options, out, work.advance)
+        summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
-        report(console, found, out)
+        report(console, summaries, out)
 
 
-def report(console: Console, found: Sequence[TaskSummary], out: Path) -> None:
+def report(console: Console, summaries: Sequence[TaskSummary], out: Path) -> None:
     """The table, what the scorers gave up on, and where things lie."""
     table = Table()
     table.add_column("task", no_wrap=True)
     for name in ("n", "score", "steps", "tok/step", "tok/s", "(as Fast-dLLM)", "seconds"):
         table.add_column(name, justify="right")
-    for row in found:
+    for row in summaries:
         numbers = (row.accuracy, row.nfe, row.tokens_per_forward, row.tps, row.tps_fast_dllm, row.seconds)
         shown = [f"{value:.{digits}f}" for value, digits in zip(numbers, (2, 1, 2, 1, 1, 1), strict=True)]
         table.add_row(row.task, str(row.n), *shown)
     console.print(table)
-    console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in found), soft_wrap=True)
+    console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in summaries), soft_wrap=True)
     summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
-    for row in found:
+    for row in summaries:
         late = summary["checker_timeouts"].get(row.task)
         if late:
             console.print(f"{row.task}: the scorer gave up on {late} answers, which count as empty ones")

@@ -76,15 +76,15 @@ def _listed(strategy: Selects, other_than: Selects | None = None) -> str:
 
 
 def _one(name: str) -> None:
-    found = setting(name)
-    docs = explain(type(found.strategy))
-    console.print(f"[bold]{name}[/bold]: {' '.join((type(found.strategy).__doc__ or '').split())}", highlight=False)
+    preset = setting(name)
+    docs = explain(type(preset.strategy))
+    console.print(f"[bold]{name}[/bold]: {' '.join((type(preset.strategy).__doc__ or '').split())}", highlight=False)
     table = Table("field", "value", "meaning")
-    for field, value in fields_of(found.strategy).items():
+    for field, value in fields_of(preset.strategy).items():
         table.add_row(field, str(value), docs.get(field, ""))
     console.print(table)
-    if found.n_blocks > 1:
-        console.print(f"run with {found.n_blocks} blocks")
+    if preset.n_blocks > 1:
+        console.print(f"run with {preset.n_blocks} blocks")
 
 
 def doctor() -> None:
@@ -95,9 +95,9 @@ def doctor() -> None:
         table.add_row(package, _version(package) or "missing", "core")
     for extra, packages in EXTRAS.items():
         for package, purpose in packages.items():
-            found = _version(package)
-            note = purpose if found else f"{purpose}: pip install 'dapd[{extra}]'"
-            table.add_row(package, found or "missing", escape(note))
+            version = _version(package)
+            note = purpose if version else f"{purpose}: pip install 'dapd[{extra}]'"
+            table.add_row(package, version or "missing", escape(note))
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             facts = torch.cuda.get_device_properties(number)

@@ -142,11 +142,11 @@ def report_command(
     if out is not None:
         for name in reports.FILES:  # before the minutes that the report takes
             check_writable(make_folder(out) / name)
-    found = reports.build(load_run(run or SHIPPED, device=str(pick_device(device))), options, tell=console.print)
-    console.print(found.to_markdown(), markup=False)
-    console.print(f"{found.seconds:.0f} s")
+    report = reports.build(load_run(run or SHIPPED, device=str(pick_device(device))), options, tell=console.print)
+    console.print(report.to_markdown(), markup=False)
+    console.print(f"{report.seconds:.0f} s")
     if out is not None:
-        for path in [*reports.write(found, out), *report_figures(found, out)]:
+        for path in [*reports.write(report, out), *report_figures(report, out)]:
             console.print(f"wrote {path}")
 
 
@@ -156,8 +156,8 @@ def print_cells(stack: str, result: dict[str, object]) -> None:
     console.print(f"{stack}: {result['seconds']:.0f} s")
     for name, cell in cells.items():
         parts = [f"  {name:24s} valid {cell['valid']:.3f} (worst {cell['valid_worst']:.3f})"]
-        for selection, found in cell["selections"].items():
-            o, first = found["overall"], found["steps"][0]
+        for selection, scores in cell["selections"].items():
+            o, first = scores["overall"], scores["steps"][0]
             shown = " ".join(f"{o[m]['mean']:.3f}" for m in ("auc", "ratio", "ovr"))
             parts.append(f"{selection}: {shown} (step 1 OVR {first['ovr']['mean']:.2f})")
         console.print(" | ".join(parts), markup=False)

@@ -70,10 +70,10 @@ def _points(axis: Any, line: Line) -> dict[str, Any]:
 
 def behaviour(report: Report, study: Study) -> list[Path]:
     """Section 6: the heat map of the first 40%, the segment counts, and the trajectories of two bundles."""
-    found = json.loads(study.file(multi_table.FIGURE, ".json").read_text(encoding="utf-8"))
+    figure = json.loads(study.file(multi_table.FIGURE, ".json").read_text(encoding="utf-8"))
     groups = [
         [as_trace(record, result["strategy"]) for record in Run(study.out / result["folder"]).records()]
-        for result in found.values()
+        for result in figure.values()
     ]
     traces = [trace for group in groups for trace in group]
     heat, counts = study.file("multi_heatmap", ".png"), study.file("multi_segments", ".png")
@@ -88,9 +88,9 @@ def behaviour(report: Report, study: Study) -> list[Path]:
 
 def histogram(report: Report, study: Study) -> list[Path]:
     """How edge scores are distributed."""
-    found = json.loads(study.file(tau_min_table.FIGURE, ".json").read_text(encoding="utf-8"))
-    chosen, pairs = found["tau_min"], found["pairs"]
-    below = {chosen: round(found["share_below"][f"{chosen:g}"] * pairs)}
+    figure = json.loads(study.file(tau_min_table.FIGURE, ".json").read_text(encoding="utf-8"))
+    chosen, pairs = figure["tau_min"], figure["pairs"]
+    below = {chosen: round(figure["share_below"][f"{chosen:g}"] * pairs)}
     path = study.file("tau_min", ".png")
-    edges(Scores(torch.tensor(found["counts"], dtype=torch.float64), below), path)
+    edges(Scores(torch.tensor(figure["counts"], dtype=torch.float64), below), path)
     return [path]

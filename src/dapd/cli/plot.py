@@ -83,10 +83,10 @@ def read_rows(path: Path) -> list[Row]:
     if path.is_dir():
         if (path / "summary.json").is_file():
             return read_rows(path / "summary.json")
-        found = read_results(path)
-        if not found:
+        results = read_results(path)
+        if not results:
             raise DapdError(f"{path} holds no results of `dapd compare`")
-        return summarise(found)
+        return summarise(results)
     try:
         content: Any = parse_json(path.read_text(encoding="utf-8"))
         return [Row(**row) for row in content["rows"]]
@@ -108,8 +108,8 @@ def _edges(asked: Asked) -> None:
     lm = load(asked.model)
     calm_threads(lm)
     chats: list[Any] = [[{"role": "user", "content": text}] if lm.tokenizer.has_chat else text for text in texts]
-    found = edges.collect(lm, chats, n_new=asked.max_new_tokens, taus=asked.tau)
-    edges.edges(found, asked.out, Path(asked.model).name)
+    scores = edges.collect(lm, chats, n_new=asked.max_new_tokens, taus=asked.tau)
+    edges.edges(scores, asked.out, Path(asked.model).name)
 
 
 def _toy(asked: Asked) -> None:

@@ -28,10 +28,10 @@ def view(
 
 def picked(paths: list[Path], row: int | None) -> list[Trace]:
     """All traces of the files, or one of each."""
-    found = []
+    traces = []
     for path in paths:
         held = read_traces(path)
         if row is not None and row > len(held):
             raise DapdError(f"{path} holds {len(held)} traces; there is no row {row}")
-        found += held if row is None else [held[row - 1]]
-    return found
+        traces += held if row is None else [held[row - 1]]
+    return traces

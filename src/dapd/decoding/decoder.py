@@ -60,8 +60,9 @@ class Decoder:
         self.ahead: list[Launch] = []
         """Next passes that were launched already."""
         self.columns_needed = 0
+        """Columns that rows needed computed, over all passes."""
         self.columns_computed = 0
-        """With the padding."""
+        """Columns that were computed, padding included."""
 
     def admit(
         self, canvas: Canvas, strategy: Selects, options: Options | None = None, *, name: Hashable = 0, seed: int = 0
@@ -98,15 +99,20 @@ class Decoder:
         on_their_way = {row for launch in ahead for row in launch.one.rows}
         return [row for row in self.rows if row not in on_their_way]
 
-    def steps(self) -> Iterator[Step]:
-        """All steps until every row is complete; the first failure is raised."""
+    def passes(self) -> Iterator[list[Step]]:
+        """The steps of every pass until all rows are complete; the first failure is raised."""
         try:
             while self.rows or self.waiting:
-                yield from self.step()
+                yield self.step()
                 for error in self.failures.values():
                     raise error
         finally:
             self.close()
+
+    def steps(self) -> Iterator[Step]:
+        """The same, step by step."""
+        for steps in self.passes():
+            yield from steps
 
     def close(self) -> None:
         """Leave the memory for keys and values to the next decoder that uses the same recordings."""

@@ -46,7 +46,7 @@ class Options:
     early_stop: bool = False
     """A row is done when everything before its first EOS is decided; what is left becomes EOS."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How tokens are drawn."""
+    """How a token is drawn from a position's distribution, and which tokens are ruled out."""
     confidence_dtype: Precision | None = None
     """Precision of the softmax that decisions use: model, float32, float64; None: what the strategy asks for."""
     seed: int | tuple[int, ...] = 0

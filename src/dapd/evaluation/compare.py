@@ -77,7 +77,7 @@ class Comparison:
     decoders: Sequence[Decoder]
     tasks: Sequence[Task]
     prompts: int = 100
-    """Test prompts per task."""
+    """How many test prompts of each task are decoded."""
     seed: int = 0
     batch: int = 32
 

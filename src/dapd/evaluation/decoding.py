@@ -40,7 +40,7 @@ class Plan:
 
     setting: Setting
     length: int = 256
-    """New tokens."""
+    """How many new tokens are decoded."""
     loop: Options = field(default_factory=Options)
     batch: int = 1
     """Prompts decoded together: it changes the time, not the results."""

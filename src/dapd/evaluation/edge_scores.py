@@ -32,7 +32,7 @@ class EdgeCounter:
     def clear(self) -> None:
         self.counts = torch.zeros(STAGES, BINS, dtype=torch.int64)
         self.below = torch.zeros(len(self.limits), dtype=torch.int64)
-        """Scores under each limit."""
+        """How many scores lie below each of the limits."""
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         assert seen.attention is not None

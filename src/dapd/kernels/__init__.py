@@ -1,4 +1,8 @@
-"""Triton twins of hot functions. Each has a torch version beside it that is the reference and the fallback."""
+"""Triton kernels for the hot functions. Each has a torch version that is the reference and the fallback.
+
+It stands beside the kernel, or where the function belongs: the independent set in `dapd.graph`, confidence in
+`dapd.sampling`. Attention itself is torch's; only what it lacks is written here.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +47,18 @@ def usable(tensor: Tensor, *others: Tensor) -> bool:
     return _enabled.get() and not torch.is_autocast_enabled(tensor.device.type) and _triton()
 
 
-def overlapped(tensor: Tensor) -> dict[str, bool]:
-    """Launch options of every kernel: from Hopper on it is launched while the one before it still runs.
+def dependent_launch(tensor: Tensor) -> dict[str, bool]:
+    """Launch options of every kernel: programmatic dependent launch (PDL) from Hopper on.
 
-    With EARLY a kernel first waits until that one is through; what is saved is the time between the two.
+    A kernel is launched before the one in front of it has ended and waits inside for it; this hides the time that a
+    launch takes.
     """
-    early = tensor.is_cuda and not interpreted() and _launches_early(tensor.device)
-    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
+    available = tensor.is_cuda and not interpreted() and _has_dependent_launch(tensor.device)
+    return {"PDL": True, "launch_pdl": True} if available else {"PDL": False}
 
 
 @cache
-def _launches_early(device: torch.device) -> bool:
+def _has_dependent_launch(device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dapd.kernels import overlapped
+from dapd.kernels import dependent_launch
 
 CHUNK = 8192
 """Tokens of the vocabulary per program, which holds them in its registers. It does not depend on the number of rows, so
@@ -49,9 +49,10 @@ def most_likely(
     confidence = torch.empty(n_rows, dtype=dtype, device=rows.device)
     out, late = ([*ids, *[-1] * (MAX_IDS - len(ids))] for ids in (banned, deferred))
     kind = tl.float64 if wide == torch.float64 else tl.float32
-    early, warps = overlapped(rows), max(1, chunk // 1024)
+    launch = dependent_launch(rows)
+    warps = max(1, chunk // 1024)
     parts = (best, where, total)
-    scan[(n_rows, n_chunks)](rows, *parts, vocab, n_chunks, *out, *late, kind, chunk, num_warps=warps, **early)
+    scan[(n_rows, n_chunks)](rows, *parts, vocab, n_chunks, *out, *late, kind, chunk, num_warps=warps, **launch)
     padded = triton.next_power_of_2(n_chunks)
-    combine[(n_rows,)](*parts, token, confidence, vocab, n_chunks, *late, kind, padded, num_warps=1, **early)
+    combine[(n_rows,)](*parts, token, confidence, vocab, n_chunks, *late, kind, padded, num_warps=1, **launch)
     return token.view(logits.shape[:-1]), confidence.view(logits.shape[:-1])

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dapd.kernels import FLOATS, usable
 
-LARGEST = 448.0
-"""Of the numbers e4m3 has."""
+E4M3_MAX = 448.0
+"""Largest finite float8_e4m3fn."""
 SMALLEST_SCALE = 1e-12
 """A row of zeros has some scale, too."""
 
@@ -30,8 +30,8 @@ def quantise(x: Float[Tensor, "n k"]) -> Quantised:
 
         return kernel(x)
     wide = x.float()
-    scale = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp_min(SMALLEST_SCALE)
-    return Quantised((wide / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale)
+    scale = (wide.abs().amax(-1, keepdim=True) / E4M3_MAX).clamp_min(SMALLEST_SCALE)
+    return Quantised((wide / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn), scale)
 
 
 def product(x: Quantised, weight: Quantised, dtype: torch.dtype) -> Float[Tensor, "n m"]:

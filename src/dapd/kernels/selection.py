@@ -6,18 +6,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dapd.kernels import overlapped
+from dapd.kernels import dependent_launch
 
 MAX_NODES = 4096
 """Beyond this a row's state no longer fits the registers of one program."""
 BITS = 32
-"""Columns per word of the packed relation."""
+"""Columns per word of the packed edges."""
 TILE_WORDS = 16384
-"""Words of the relation that one program holds at a time."""
+"""Words of the packed edges that one program holds at a time."""
 
 
 def independent_set(
-    blocks: Bool[Tensor, "b n n"], priority: Float[Tensor, "b n"], nodes: Bool[Tensor, "b n"]
+    edges: Bool[Tensor, "b n n"], priority: Float[Tensor, "b n"], nodes: Bool[Tensor, "b n"]
 ) -> Bool[Tensor, "b n"]:
     """As `dapd.graph.independent_set`, bit for bit, for up to MAX_NODES nodes.
 
@@ -36,8 +36,9 @@ def independent_set(
     key = key.contiguous() if key.dtype == torch.float64 else key.float().contiguous()
     nodes = nodes.contiguous()
     rows, columns = min(size, 32), min(size, 256)
-    relation, early = (blocks.contiguous(), key, nodes, words), overlapped(nodes)
-    pack[(batch, size // rows, size // columns)](*relation, n, size, rows, columns, BITS, **early)
+    launch = dependent_launch(nodes)
+    grid = (batch, size // rows, size // columns)
+    pack[grid](edges.contiguous(), key, nodes, words, n, size, rows, columns, BITS, **launch)
     tile = min(size // BITS, max(1, TILE_WORDS // size))
-    rounds[(batch,)](words, nodes, taken, n, size, tile, BITS, num_warps=4 if size <= 256 else 16, **early)
+    rounds[(batch,)](words, nodes, taken, n, size, tile, BITS, num_warps=4 if size <= 256 else 16, **launch)
     return taken

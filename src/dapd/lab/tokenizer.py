@@ -86,9 +86,10 @@ class LabTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; special tokens may stand in it."""
-        known, found = self.vocabulary, pieces(text)
-        if "<|" not in text and all(map(known.__contains__, found)) and "".join(found) == text:
-            return [known[piece] for piece in found]
+        known = self.vocabulary
+        words = pieces(text)
+        if "<|" not in text and all(map(known.__contains__, words)) and "".join(words) == text:
+            return [known[piece] for piece in words]
         ids: list[int] = []
         unknown: list[str] = []
         for part in self._parts(text):
@@ -106,9 +107,9 @@ class LabTokenizer:
         start = 0
         for special in [*_SPECIAL.finditer(text), None]:
             plain = text[start : special.start() if special else len(text)]
-            found = pieces(plain)
+            words = pieces(plain)
             # Spaces in a row or tabs belong to no piece: they must not vanish in silence.
-            yield from found if "".join(found) == plain else re.findall(f"{PIECE}|\\s", plain)
+            yield from words if "".join(words) == plain else re.findall(f"{PIECE}|\\s", plain)
             if special:
                 yield special.group()
                 start = special.end()

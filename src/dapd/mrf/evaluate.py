@@ -41,7 +41,7 @@ class Evaluation:
     valid: float
     """Step-by-step samples that satisfy all four constraints, mean over the models."""
     valid_worst: float
-    """Of the worst model."""
+    """Share of valid samples of the worst model."""
     valid_by_model: list[float]
     loss_by_model: list[float] | None
     """LLaDA's loss per token over all contexts, where it was asked for."""

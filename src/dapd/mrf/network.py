@@ -49,7 +49,7 @@ class Shape:
     gated: bool = False
     """A learned gate, from zero, on each residual branch: DiT's adaLN-Zero with its conditioning held constant."""
     positions: Positions = Positions.ROTARY
-    """What tells positions apart."""
+    """How the network tells positions apart."""
 
     def __post_init__(self) -> None:
         if self.n_layers < 1 or self.n_heads < 1:

@@ -74,7 +74,7 @@ class Recipe:
     """One training job: what its models share, and one `Variant` for each of them."""
 
     shape: Shape = field(default_factory=Shape)
-    """The network's."""
+    """Shape of the network."""
     batch: int = 128
     """Sequences per step and model."""
     steps: int = 20_000
@@ -82,19 +82,19 @@ class Recipe:
     rate: float = 1e-3
     """AdamW's learning rate (the paper's number)."""
     schedule: Schedule = Schedule.COSINE
-    """After the warm-up."""
+    """How the learning rate goes on after the warm-up."""
     warmup: int = 500
     """Steps during which the rate rises from zero."""
     tail: float = 0.3
     """Share of the steps over which `Schedule.TAIL` falls."""
     masks: Masks = Masks.RATIO
-    """How they are drawn."""
+    """How the masks of a training sequence are drawn."""
     clip: float = 1.0
     """Largest norm of one model's gradient; 0 leaves it alone."""
     ema: float = 0.999
     """Decay of the running mean of the weights, which is what is kept; 0 keeps the last weights."""
     variants: tuple[Variant, ...] = (Variant(),)
-    """One per model."""
+    """What sets the models apart that are trained side by side: one variant for each."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.steps < 1 or not self.variants:

@@ -34,7 +34,7 @@ class ReportOptions:
     quick: bool = False
     """One or two settings of each decoder instead of all."""
     command: str = ""
-    """What the user typed."""
+    """The command that makes this report, as the user typed it."""
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
     """How the run was trained, where that is known."""
 

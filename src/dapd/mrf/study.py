@@ -25,7 +25,7 @@ class Cut:
     edges_found: float
     """True edges that score above tau, as the row of either end sees them (each pair counts twice)."""
     false_edges: float
-    """Non-edges that do."""
+    """Share of the other pairs that have a score above the threshold."""
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ class Stack:
 
     name: str
     recipe: Recipe
-    """Without its variants."""
+    """The common recipe, to which the cells add their variants."""
     cells: tuple[str, ...]
-    """Names of `CELLS`."""
+    """Which configurations are trained, by their names in `CELLS`."""
     n_models: int
-    """For each cell."""
+    """How many models each cell trains."""
 
     def models_of(self, cell: str) -> slice:
         first = self.cells.index(cell) * self.n_models
@@ -84,7 +84,7 @@ class SweepOptions:
     """What to sweep and for how long."""
 
     steps: int = 20_000
-    """Of every configuration."""
+    """Gradient steps of every configuration."""
     minutes: float = 9.0
     """Nothing is started, or gone on with, that would end later."""
     only: tuple[str, ...] = ()

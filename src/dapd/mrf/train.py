@@ -38,7 +38,7 @@ class Progress:
     steps: int
     loss: float
     worst_loss: float
-    """Of the worst model."""
+    """Loss of the worst model."""
     steps_per_second: float
     seconds_left: float
     mode: str
@@ -50,7 +50,7 @@ class Execution:
     """How, not what, to train: nothing here is part of the recipe."""
 
     device: str = "cpu"
-    """A torch device."""
+    """The torch device that trains, by name."""
     compile: bool = False
     """Fuse the block with torch.compile; falls back to plain kernels where that fails."""
     tf32: bool = False

@@ -18,7 +18,7 @@ from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 
 BINS = 100
-"""Points of normalised progress."""
+"""Points of normalised progress at which curves are averaged."""
 MOST_PANELS = 12
 
 

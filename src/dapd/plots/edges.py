@@ -50,23 +50,23 @@ def collect(
     return Scores(counter.counts.double(), dict(zip(taus, counter.below.tolist(), strict=True)))
 
 
-def edges(found: Scores, path: Path | None = None, name: str = "", *, axes: Sequence[Any] | None = None) -> None:
+def edges(scores: Scores, path: Path | None = None, name: str = "", *, axes: Sequence[Any] | None = None) -> None:
     """The histogram on a logarithmic axis, with the taus and the share of pairs under them: one panel."""
-    if not found.n:
+    if not scores.n:
         raise DapdError("no pairs of masks were seen; decode more than one new token")
-    share = 100 * found.counts / found.n
+    share = 100 * scores.counts / scores.n
     with sheet(path, Grid(1, 1, (WIDE, 2.7)), axes) as drawing:
         [axis] = drawing.axes
         axis.hist(
-            [found.edges[:-1]] * len(STAGES),
-            bins=found.edges,
+            [scores.edges[:-1]] * len(STAGES),
+            bins=scores.edges,
             weights=[row.tolist() for row in share],
             stacked=True,
             color=SHADES,
             label=[f"{stage} of decoding" for stage in STAGES],
         )
-        for (tau, below), dash in zip(sorted(found.below.items()), cycle(("-", "--", ":", "-.")), strict=False):
-            words = f"τ = {tau:g}: {100 * below / found.n:.1f}% below"
+        for (tau, below), dash in zip(sorted(scores.below.items()), cycle(("-", "--", ":", "-.")), strict=False):
+            words = f"τ = {tau:g}: {100 * below / scores.n:.1f}% below"
             axis.axvline(tau, color="#D55E00", lw=1.3, ls=dash, label=words)
         axis.set_ylim(0, 1.05 * float(share.sum(0).max()))
         axis.set_xscale("log")
@@ -74,6 +74,6 @@ def edges(found: Scores, path: Path | None = None, name: str = "", *, axes: Sequ
         axis.set_xlim(10 ** math.floor(LOWEST - LOWEST * int(filled[0]) / BINS), 1)
         axis.set_xlabel("edge score between two masks (divided by the row's largest)")
         axis.set_ylabel("pairs (%)")
-        axis.set_title(plain(f"{name}{': ' if name else ''}{found.n:,} scores"))
+        axis.set_title(plain(f"{name}{': ' if name else ''}{scores.n:,} scores"))
         handles, names = axis.get_legend_handles_labels()
         drawing.legend(handles, names, "right center", 1)

@@ -14,10 +14,10 @@ from dapd.plots.palette import STEPS, labels
 from dapd.trace import Trace
 
 COLUMNS = 104
-"""Characters in a line."""
+"""How many characters a line of the picture holds."""
 POINTS = (0.25, 0.5, 0.75, 1.0)
-CHARACTER, LINE = WIDE / (COLUMNS + 2), 0.135
-"""Inches."""
+LINE = 0.135
+"""Height of a line, in inches."""
 MOST = 400
 MASKED = "#e4e7eb"
 

@@ -41,10 +41,10 @@ def report_figures(report: Report, folder: Path) -> list[Path]:
     """scores.png and validity.png; none where matplotlib is missing, because a report is whole without them."""
     if not has_matplotlib():
         return []
-    found = [folder / "scores.png", folder / "validity.png"]
-    distributions(report.paths, found[0])
-    validity(report.decoders, found[1])
-    return found
+    paths = [folder / "scores.png", folder / "validity.png"]
+    distributions(report.paths, paths[0])
+    validity(report.decoders, paths[1])
+    return paths
 
 
 def toy(source: Path | None, path: Path) -> None:
@@ -58,18 +58,18 @@ def toy(source: Path | None, path: Path) -> None:
     return distributions(sample_paths(load_run(source or SHIPPED).network, N_PATHS, 0), path)
 
 
-def measures(found: dict[str, Any], path: Path) -> None:
+def measures(report: dict[str, Any], path: Path) -> None:
     """Left: the share of pairs above a threshold. Right: AUC at each step beside the paper's."""
     with sheet(path, Grid(2, 2, (WIDE, 2.7))) as drawing:
         cuts, steps = drawing.axes
         try:
-            for (name, rows), dash in zip(found["scores"]["cuts"].items(), ("-", "--", ":"), strict=False):
+            for (name, rows), dash in zip(report["scores"]["cuts"].items(), ("-", "--", ":"), strict=False):
                 taus = [row["tau"] for row in rows]
                 for key, shade, kind in (("edges_found", EDGE, "edges"), ("false_edges", NON_EDGE, "non-edges")):
                     look = {"color": shade, "marker": "o", "ms": 3.5}
                     label = plain(f"{kind}, {LAYERS.get(name, name)}")
                     cuts.plot(taus, [100 * row[key] for row in rows], dash, label=label, **look)
-            ours = next(iter(found["evaluation"]["selections"].values()))["steps"]
+            ours = next(iter(report["evaluation"]["selections"].values()))["steps"]
             mean = [float(row["auc"]["mean"]) for row in ours]
             spread = [float(row["auc"]["over_paths"]) for row in ours]
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -158,11 +158,11 @@ def _line(axes: Sequence[Any], family: str, look: dict[str, Any], decoders: Sequ
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        report = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DapdError(f"cannot read the toy's results from {path}: {error.strerror}") from None
     except ValueError:
         raise DapdError(f"{path} is not JSON: a toy report's results.json is expected") from None
-    if not isinstance(found, dict):
+    if not isinstance(report, dict):
         raise DapdError(f"{path} holds no toy report's results")
-    return found
+    return report

@@ -52,7 +52,7 @@ class Limits:
     processes: int = 16
     """Processes and threads at once."""
     file_mb: int = 16
-    """Size of a file."""
+    """Size of the largest file that may be written."""
     layers: tuple[str, ...] = LAYERS
     """The protections to try; each is left out where the system does not offer it."""
 

@@ -146,7 +146,7 @@ class Needs:
     precision: Precision = "float32"
     """The dtype of logits and confidence that the decision is made in, unless the options of the loop say otherwise."""
     draws: bool = False
-    """Whether it reads `Observation.noise`."""
+    """Whether `select` reads `Observation.noise`, which is drawn only then."""
     max_idle: int = 0
     """How many forward passes in a row may go by without a commit."""
     steps: int | None = None

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.graph import Direction, EdgeNorm, degrees, edge_scores, independent_set, normalised_conflicts
+from dapd.graph import Direction, EdgeNorm, degrees, edge_scores, independent_set, normalised_edges
 from dapd.strategies.base import (
     AttentionNeed,
     Needs,
@@ -33,8 +33,8 @@ LateRule = Literal["union", "switch", "filter"]
 class Dapd(Strategy):
     """Welsh-Powell on the attention graph of the masked positions.
 
-    s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; candidate i and a taken j conflict if s_ij / max_k s_ik > tau.
-    By falling d_i * confidence_i, take every position that conflicts with none taken so far. tau rises linearly with
+    s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; a taken j keeps candidate i out if s_ij / max_k s_ik > tau.
+    By falling d_i * confidence_i, take every position that has an edge to none taken so far. tau rises linearly with
     the unmasked fraction. Two shortcuts: Staged adds the confident positions once half is unmasked; Direct takes the
     certain ones first, at every step.
     """
@@ -44,7 +44,8 @@ class Dapd(Strategy):
     tau_max: float = 0.15
     """Edge threshold when everything is."""
     shortcut: Shortcut = "staged"
-    """staged, direct, or none."""
+    """When confident positions are taken besides the set: the confident ones once `switch_at` is
+    unmasked (staged), the certain ones in every pass (direct), or never (none)."""
     confident: float = 0.9
     """Staged: confidence that suffices, from `switch_at` on."""
     switch_at: float = 0.5
@@ -86,7 +87,7 @@ class Dapd(Strategy):
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         scores = self.scores(seen)
-        edges = normalised_conflicts(scores, self.edge_norm, self.tau(seen.progress).float(), self.direction)
+        edges = normalised_edges(scores, self.edge_norm, self.tau(seen.progress).float(), self.direction)
         influence = degrees(scores) if self.order == "degree" else 1.0
 
         free, candidates = self.shortcuts(seen)

@@ -17,7 +17,7 @@ class EntropyBound(Strategy):
     """Commit the first n with  sum_{l <= n} H_l - max_{l <= n} H_l <= gamma,  at least one."""
 
     gamma: float = 0.1
-    """The bound, in nats."""
+    """Largest joint entropy, in nats, that positions taken together may add to the largest one of them."""
     order: Literal["confidence", "entropy", "margin"] = "confidence"
     """What the positions are sorted by."""
 

@@ -16,7 +16,7 @@ class Factor(Strategy):
     """By falling confidence c_1 >= c_2 ..., commit the ranks before the first n > 1 with c_n < 1 - factor / (n + 1)."""
 
     factor: float = 1.0
-    """Larger is bolder."""
+    """The larger it is, the less confidence suffices to take several positions."""
 
     def __post_init__(self) -> None:
         if self.factor < 0:

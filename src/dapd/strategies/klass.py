@@ -49,7 +49,7 @@ class Klass(Strategy):
     """
 
     confidence: float = 0.9
-    """Confidence to exceed."""
+    """A position is stable only above this confidence."""
     kl: float = 0.01
     """Divergence, in nats, to stay under."""
     history: int = 2

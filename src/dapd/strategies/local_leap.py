@@ -19,7 +19,7 @@ class LocalLeap(Strategy):
     relaxed: float = 0.75
     """Confidence that suffices near an anchor."""
     radius: int = 4
-    """How near."""
+    """How far from an anchor, in positions, the relaxed threshold holds."""
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold, 0, 1)

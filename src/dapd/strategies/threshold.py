@@ -17,7 +17,7 @@ class Threshold(Strategy):
     """Commit {i : confidence_i >= threshold} and the best position."""
 
     threshold: float = 0.9
-    """Confidence that suffices."""
+    """Every position of at least this confidence is taken."""
     budget: int | None = None
     """Look only at the best so many positions, plus as many as were looked at and refused so far (Fast-dLLM's uncached
     sampler for Dream, where it is new tokens / steps); None: look at all."""

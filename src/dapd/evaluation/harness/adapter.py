@@ -94,7 +94,7 @@ class Ready:
     n_new: int
     until: list[str]
     seconds: float
-    """What encoding it took."""
+    """Time that it took to encode the prompt."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ class CodeLimits:
     """What one piece of code may use."""
 
     seconds: float = 10.0
-    """Wall time."""
+    """Wall time that one program may take."""
     memory_mb: int = 1024
 
 

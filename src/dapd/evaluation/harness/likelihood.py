@@ -14,7 +14,7 @@ from torch import Tensor
 from dapd.models.base import MaskedLM
 
 ROWS = 32
-"""Maskings per forward pass."""
+"""How many random maskings of an answer share a forward pass."""
 
 
 @torch.inference_mode()

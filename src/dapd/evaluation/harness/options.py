@@ -90,7 +90,7 @@ class TaskSummary:
 
     task: str
     n: int
-    """Documents."""
+    """How many documents were scored."""
     accuracy: float
     """The task's main score in percent (GSM8K flexible-extract, pass@1, math_verify, prompt-level strict IFEval)."""
     metric: str

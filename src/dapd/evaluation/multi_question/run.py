@@ -46,7 +46,7 @@ class MethodResult:
 
     strategy: dict[str, Any]
     folder: str
-    """Of its results."""
+    """Folder in which the results of this method are kept."""
     n_questions: int
     accuracy: float
     """Right answers in percent of the questions."""

@@ -17,7 +17,7 @@ class Line:
     row: str
     column: str
     n: int
-    """Samples."""
+    """How many samples the numbers are averaged over."""
     ours: Mapping[str, float | None]
     """None: cannot be scored here."""
     published: Mapping[str, float]
@@ -31,7 +31,7 @@ class Report:
 
     table: str
     label: str
-    """In the paper's source."""
+    """The table's label in the paper's LaTeX source."""
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     text: str = ""

@@ -59,7 +59,7 @@ class Batch:
 
     samples: int = 100
     size: int = 15
-    """Entries per list."""
+    """How many entries each list has."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dapd.kernels import overlapped
+from dapd.kernels import dependent_launch
 
 PROGRAMS = 128
 """Heads are split until there are so many programs: about one for each multiprocessor of a large GPU."""
@@ -22,9 +22,9 @@ def _accumulate(
     q, k, lse, valid, sums, n, m, scale, batches,
     q_batch, q_head, q_row, k_batch, k_head, k_row, lse_batch, lse_head, lse_row, valid_batch,
     SHARED: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    FIRST: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if EARLY:
+    if PDL:
         tl.extra.cuda.gdc_wait()
     batch, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     across = tl.cdiv(m, BLOCK)
@@ -66,7 +66,7 @@ def accumulate(sums: Tensor | None, q: Tensor, k: Tensor, lse: Tensor, valid: Te
         *q.stride()[:3], *k.stride()[:3], *lse.stride(), 0 if mask is None else mask.stride(0),
         SHARED=heads // k.shape[1], HEADS=heads // sums.shape[0], D=d, BLOCK=block,
         FIRST=first, PADDED=mask is not None, PRECISION="ieee", num_warps=4, num_stages=2,
-        **overlapped(q),
+        **dependent_launch(q),
     )  # fmt: skip
     return sums
 

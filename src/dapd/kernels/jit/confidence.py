@@ -25,10 +25,10 @@ def scan(
     late_b,
     KIND: tl.constexpr,
     CHUNK: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Per row and chunk: the largest logit, the first id that has it, and sum exp(l - largest)."""
-    if EARLY:
+    if PDL:
         tl.extra.cuda.gdc_wait()
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     # The lowest finite value: with -inf, exp(l - largest) of a chunk that is all forbidden would be nan.
@@ -61,10 +61,10 @@ def combine(
     late_b,
     KIND: tl.constexpr,
     PADDED: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """The chunks of one row put together."""
-    if EARLY:
+    if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, PADDED)

@@ -7,22 +7,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dapd.kernels import overlapped
-from dapd.kernels.fp8 import LARGEST, SMALLEST_SCALE, Quantised
+from dapd.kernels import dependent_launch
+from dapd.kernels.fp8 import E4M3_MAX, SMALLEST_SCALE, Quantised
 
 
 @triton.jit
 def _quantise(
-    x, value, scale, size, LARGEST: tl.constexpr, SMALLEST: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+    x, value, scale, size, E4M3_MAX: tl.constexpr, SMALLEST: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
-    if EARLY:
+    if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
     wide = tl.load(x + row * size + column, inside, other=0.0).to(tl.float32)
-    factor = tl.maximum(tl.max(tl.abs(wide)) / LARGEST, SMALLEST)
-    scaled = tl.minimum(tl.maximum(wide / factor, -LARGEST), LARGEST)
+    factor = tl.maximum(tl.max(tl.abs(wide)) / E4M3_MAX, SMALLEST)
+    scaled = tl.minimum(tl.maximum(wide / factor, -E4M3_MAX), E4M3_MAX)
     tl.store(value + row * size + column, scaled.to(value.dtype.element_ty), inside)
     tl.store(scale + row, factor)
 
@@ -37,10 +37,10 @@ def quantise(x: Tensor) -> Quantised:
         value,
         scale,
         size,
-        LARGEST=LARGEST,
+        E4M3_MAX=E4M3_MAX,
         SMALLEST=SMALLEST_SCALE,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
-        **overlapped(x),
+        **dependent_launch(x),
     )
     return Quantised(value, scale)

@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dapd.kernels import overlapped
+from dapd.kernels import dependent_launch
 from dapd.kernels.norm import Added
 
 
 @triton.jit
-def _rms_norm(x, y, weight, total, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    if EARLY:
+def _rms_norm(x, y, weight, total, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
@@ -48,6 +48,6 @@ def rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> Added:
         ADD=y is not None,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
-        **overlapped(x),
+        **dependent_launch(x),
     )
     return Added(total, out)

@@ -6,18 +6,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dapd.kernels import overlapped
+from dapd.kernels import dependent_launch
 
 HEADS = 16
-"""Heads per program."""
+"""How many heads one program rotates."""
 
 
 @triton.jit
 def _rotate(
     packed, cos, sin, length, width, table_batch, n_heads,
-    HALF: tl.constexpr, HEADS: tl.constexpr, EARLY: tl.constexpr,
+    HALF: tl.constexpr, HEADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if EARLY:
+    if PDL:
         tl.extra.cuda.gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     batch, row = token // length, token % length
@@ -46,5 +46,5 @@ def rotate_in_place(packed: Tensor, n_heads: int, cos: Tensor, sin: Tensor) -> N
     cos, sin = cos.contiguous(), sin.contiguous()
     _rotate[(batch * length, triton.cdiv(n_heads, HEADS))](
         packed, cos, sin, length, width, 0 if cos.shape[0] == 1 else cos.stride(0), n_heads,
-        HALF=cos.shape[-1] // 2, HEADS=HEADS, num_warps=4, **overlapped(packed),
+        HALF=cos.shape[-1] // 2, HEADS=HEADS, num_warps=4, **dependent_launch(packed),
     )  # fmt: skip

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def pack(
-    blocks,
+    edges,
     key,
     nodes,
     words,
@@ -17,10 +17,10 @@ def pack(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BITS: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """words[i] has bit j where node j comes before i and blocks[i, j]; rows and columns beyond n are empty."""
-    if EARLY:
+    """words[i] has bit j where node j comes before i and edges[i, j]; rows and columns beyond n are empty."""
+    if PDL:
         tl.extra.cuda.gdc_wait()
     graph = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -29,7 +29,7 @@ def pack(
     key_j = tl.load(key + graph * n + j, mask=j < n, other=0.0)[None, :]
     node_j = tl.load(nodes + graph * n + j, mask=j < n, other=0).to(tl.int1)
     inside = (i < n)[:, None] & (j < n)[None, :]
-    edge = tl.load(blocks + (graph * n + i[:, None]) * n + j[None, :], mask=inside, other=0).to(tl.int1)
+    edge = tl.load(edges + (graph * n + i[:, None]) * n + j[None, :], mask=inside, other=0).to(tl.int1)
     # A sort puts nan before everything else, and the lowest position first among equals.
     nan_i, nan_j = key_i != key_i, key_j != key_j
     equal = (key_j == key_i) | (nan_j & nan_i)
@@ -49,10 +49,10 @@ def rounds(
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
     BITS: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Rounds until nothing is open: who waits for no open blocker is taken, or dropped where a blocker is taken."""
-    if EARLY:
+    if PDL:
         tl.extra.cuda.gdc_wait()
     graph = tl.program_id(0).to(tl.int64)
     WORDS: tl.constexpr = SIZE // BITS

@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dapd.kernels import overlapped
+from dapd.kernels import dependent_launch
 
 
 @triton.jit
-def _swiglu(packed, out, size, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    if EARLY:
+def _swiglu(packed, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -28,5 +28,5 @@ def swiglu(packed: Tensor) -> Tensor:
     out = packed.new_empty((*packed.shape[:-1], size))
     block = min(1024, triton.next_power_of_2(size))
     grid = (out.numel() // size, triton.cdiv(size, block))
-    _swiglu[grid](packed, out, size, BLOCK=block, num_warps=4, **overlapped(packed))
+    _swiglu[grid](packed, out, size, BLOCK=block, num_warps=4, **dependent_launch(packed))
     return out

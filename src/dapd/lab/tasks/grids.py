@@ -28,15 +28,15 @@ def units(boxes: bool) -> tuple[tuple[int, ...], ...]:
 def grids(boxes: bool) -> tuple[Grid, ...]:
     """All full grids: 576 Latin squares, 288 of them sudokus."""
     lines = list(permutations(range(1, SIDE + 1)))
-    found: list[Grid] = [()]
+    grids: list[Grid] = [()]
     for _ in range(SIDE):
-        found = [
+        grids = [
             grid + line
-            for grid in found
+            for grid in grids
             for line in lines
             if all(line[c] != grid[k] for c in range(SIDE) for k in range(c, len(grid), SIDE))
         ]
-    return tuple(grid for grid in found if _valid(grid, boxes))
+    return tuple(grid for grid in grids if _valid(grid, boxes))
 
 
 def _valid(grid: Grid, boxes: bool) -> bool:
@@ -56,7 +56,7 @@ class GridTask(Task):
     boxes: bool
     """Whether the four corner boxes hold each digit once, too."""
     fewest: int
-    """Fewest clues."""
+    """The smallest number of clues."""
     most: int
 
     room = 32

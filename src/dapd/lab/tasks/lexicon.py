@@ -85,7 +85,7 @@ NOUNS = _pairs(
     sailor/sailors singer/singers soldier/soldiers student/students teacher/teachers tiger/tigers uncle/uncles
     woman/women"""
 )
-"""Singular -> plural."""
+"""The plural of every noun, by its singular."""
 
 VERBS = _pairs(
     """admire/admires call/calls chase/chases draw/draws feed/feeds follow/follows greet/greets

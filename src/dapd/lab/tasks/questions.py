@@ -21,9 +21,9 @@ class Manner:
     """The words of one style of reckoning. The numbers and their places are the same in every style."""
 
     first: str
-    """Opens the first step."""
+    """The words that open the first step."""
     then: str
-    """Opens every later step."""
+    """The words that open every later step."""
     verb: str
 
 

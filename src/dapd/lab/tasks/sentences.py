@@ -11,10 +11,10 @@ from dapd.lab.tasks.lexicon import ADJECTIVES, ADVERBS, NOUNS, PLACES, PREPOSITI
 
 ASK = "Write a sentence with the words:"
 
-ONE = ("a", "the", "this", "every")
-"""Before one."""
-MANY = ("the", "some", "these", "many")
-"""Before several."""
+SINGULAR_DETERMINERS = ("a", "the", "this", "every")
+"""Words that may stand before a singular noun."""
+PLURAL_DETERMINERS = ("the", "some", "these", "many")
+"""Words that may stand before a plural noun."""
 
 _SINGULAR = {plural: noun for noun, plural in NOUNS.items()}
 _LEMMA = {third: verb for verb, third in VERBS.items()}
@@ -40,9 +40,9 @@ def noun_phrase(words: list[str], start: int) -> Parsed | None:
     noun = words[at] if at < len(words) else ""
     if noun in NOUNS:
         wanted = "an" if words[start + 1][0] in "aeiou" else "a"
-        right = determiner == wanted if determiner in ("a", "an") else determiner in ONE
+        right = determiner == wanted if determiner in ("a", "an") else determiner in SINGULAR_DETERMINERS
         return Parsed(at + 1, (*used, noun), False) if right else None
-    if noun in _SINGULAR and determiner in MANY:
+    if noun in _SINGULAR and determiner in PLURAL_DETERMINERS:
         return Parsed(at + 1, (*used, _SINGULAR[noun]), True)
     return None
 
@@ -83,7 +83,7 @@ def _phrase(noun: str, adjective: str | None, rng: random.Random) -> tuple[str, 
     """A noun phrase, and whether it is plural."""
     plural = rng.random() < 0.5
     tail = [*([adjective] if adjective else []), NOUNS[noun] if plural else noun]
-    determiner = rng.choice(MANY if plural else ONE)
+    determiner = rng.choice(PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS)
     if determiner == "a" and tail[0][0] in "aeiou":
         determiner = "an"
     return " ".join([determiner, *tail]), plural
@@ -121,5 +121,6 @@ class Sentences(Task):
 
     def words(self) -> Iterable[str]:
         forms = [*NOUNS, *NOUNS.values(), *VERBS, *VERBS.values(), *ADJECTIVES, *PLACES, *PREPOSITIONS, *ADVERBS]
-        determiners = ["an", "An", *ONE, *MANY, *(word.capitalize() for word in (*ONE, *MANY))]
+        small = ["an", *SINGULAR_DETERMINERS, *PLURAL_DETERMINERS]
+        determiners = [*small, *(word.capitalize() for word in small)]
         return [ASK, *forms, *determiners]
