@@ -15,7 +15,7 @@ from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
-from dapd.evaluation.harness.world import World, local_device
+from dapd.evaluation.world import World, local_device
 from dapd.fields import split_pair
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
