@@ -69,9 +69,13 @@ def decode_all(
 ) -> list[Record]:
     """The results of all prompts in their order; what the folder does not hold yet is decoded and appended to it.
 
-    Several processes share the prompts out among them, and all return all of the results.
+    Several processes share the prompts out among them, and all return all of the results. A prompt whose text changed
+    since is asked anew, beside the old result.
     """
-    jobs = [Job(one.key, digest(list(one.messages)), (place, one)) for place, one in enumerate(asked)]
+    texts = [digest(list(one.messages)) for one in asked]
+    jobs = [
+        Job((one.key, text), text, (place, one)) for place, (one, text) in enumerate(zip(asked, texts, strict=True))
+    ]
 
     def work(missing: list[Job[tuple[int, Asked]]]) -> Iterator[Record]:
         seeds = tuple(plan.seed * SEED_STEP + place for place, _ in (job.what for job in missing))
@@ -82,7 +86,8 @@ def decode_all(
             job = missing[number]
             yield {**_record(job, completion), **keep(job.what[1], completion)}
 
-    return Ledger(run, lambda record: record["key"], World.from_environment()).fill(jobs, work, progress)
+    ledger = Ledger(run, lambda record: (record["key"], record["digest"]), World.from_environment())
+    return ledger.fill(jobs, work, progress)
 
 
 def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
@@ -92,9 +97,14 @@ def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
     return model.encode("\n\n".join(message["content"] for message in messages) + "\n\n")
 
 
+def _job(place: int, asked: Asked) -> Job[tuple[int, Asked]]:
+    text = digest(list(asked.messages))
+    return Job((asked.key, text), text, (place, asked))
+
+
 def _record(job: Job[Any], done: Completion) -> Record:
     return {
-        "key": job.key,
+        "key": job.key[0],
         "digest": job.digest,
         "text": done.text,
         "nfe": done.nfe,

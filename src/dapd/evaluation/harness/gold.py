@@ -80,9 +80,10 @@ class GoldModel(DiffusionLM):
 
     def complete(self, canvases: Sequence[Canvas], **_: Any) -> Iterator[tuple[int, Completion]]:
         for number, canvas in enumerate(canvases):
-            yield number, self._answer(canvas.tokens[: canvas.start].tolist())
+            yield number, self.answer(canvas.tokens[: canvas.start].tolist())
 
-    def _answer(self, prompt: list[int]) -> Completion:
+    def answer(self, prompt: list[int]) -> Completion:
+        """The completion of a prompt: the answer whose end of the prompt is the longest that fits."""
         text = self.tokenizer.decode(prompt).rstrip()
         found = [end for end in self.answers if text.endswith(end)]
         if not found:
