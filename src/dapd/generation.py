@@ -286,11 +286,7 @@ class DiffusionLM:
     def canvas(self, prompt: Prompt, max_new_tokens: int, fixed: Mapping[int, int] | None = None) -> Canvas:
         """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}."""
         ids = self.encode(prompt)
-        if len(ids) + max_new_tokens > self.network.max_length:
-            raise DapdError(
-                f"the canvas is {len(ids) + max_new_tokens} tokens long (prompt and new tokens); "
-                f"the model takes {self.network.max_length}"
-            )
+        self._check_length(len(ids) + max_new_tokens)
         canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id)
         if not fixed:
             return canvas
@@ -303,6 +299,7 @@ class DiffusionLM:
             counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
             if not counts:
                 raise DapdError("the template has no [MASK]: there is nothing to fill")
+            self._check_length(sum(counts))
             ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts, special=prompt is None)
         else:
             ids = [int(i) for i in template]
@@ -406,6 +403,13 @@ class DiffusionLM:
         if token not in self._texts:
             self._texts[token] = self.tokenizer.decode([token], skip_special=False)
         return self._texts[token]
+
+    def _check_length(self, n: int) -> None:
+        """Refuse more tokens than the model takes, before anything of that size is made."""
+        if n > self.network.max_length:
+            raise DapdError(
+                f"the canvas is {n} tokens long (prompt and new tokens); the model takes {self.network.max_length}"
+            )
 
     def _check_ids(self, ids: list[int]) -> None:
         wrong = [i for i in ids if not 0 <= i < self.network.vocab_size]

@@ -14,6 +14,7 @@ from torch import Tensor
 from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.errors import DapdError
+from dapd.files import parse_json, write_text
 
 VERSION = 1
 
@@ -197,10 +198,7 @@ def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
         for record in trace.steps:
             lines.append(_line({"kind": "step", **{k: v for k, v in vars(record).items() if v is not None}}))
         lines.append(_line({"kind": "end", **trace.summary()}))
-    try:
-        Path(path).write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise DapdError(f"cannot write the trace to {path}: {error.strerror}") from None
+    write_text(Path(path), "".join(lines))
 
 
 def read_traces(path: str | Path) -> list[Trace]:
@@ -216,7 +214,7 @@ def read_traces(path: str | Path) -> list[Trace]:
     # Not splitlines(): tokens may hold separators that count as line ends there and not in JSON.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
         try:
-            content = json.loads(line)
+            content = parse_json(line)
             kind = content.pop("kind")
             if kind == "trace" and not is_open:
                 if content.pop("version") != VERSION:

@@ -346,6 +346,22 @@ def test_the_model_inside_lm_eval(data: Path, tmp_path: Path, monkeypatch: pytes
         get_model("dapd").create_from_arg_string("pretrained=random:tiny-llada,strategy=fast-dllm,treshold=1")
 
 
+def test_gold_answers_on_the_command_line(data: Path, tmp_path: Path) -> None:
+    asked = ["eval", "--gold", "-t", "gsm8k,humaneval", "--shots", "0", "--confirm-run-unsafe-code"]
+    result = CliRunner().invoke(app, [*asked, "--data-dir", str(data)])
+    assert result.exit_code == 0, result.exception
+    assert [line.split()[:4] for line in result.output.splitlines()] == [
+        ["gsm8k", "10", "documents", "100.00%"],
+        ["humaneval", "10", "documents", "100.00%"],
+    ]
+    damaged = write_data(tmp_path)
+    path = damaged / "humaneval" / "HumanEval.jsonl"
+    path.write_text(path.read_text().replace("f(2) == 3", "f(2) == 4"))
+    result = CliRunner().invoke(app, [*asked, "--data-dir", str(damaged)])
+    assert str(result.exception) == "gold answers score too low: humaneval 90.00% of 100%"
+    assert "--data-dir" in str(CliRunner().invoke(app, asked).exception)
+
+
 def test_mistakes_on_the_command_line(data: Path, tmp_path: Path) -> None:
     for more, said in (
         (["-s", "dapd"], "unknown strategy"),

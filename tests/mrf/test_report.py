@@ -65,7 +65,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_ends_the_same(tmp_path):
     flags = "--models 1 --width 16 --heads 2 --layers 2 --batch 8 --steps 300 --checkpoint-every 20 --device cpu"
 
     def command(name):
-        return [sys.executable, "-m", "dapd.cli.mrf", "train", "--out", str(tmp_path / name), *flags.split()]
+        return [sys.executable, "-m", "dapd", "mrf", "train", "--out", str(tmp_path / name), *flags.split()]
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command("run"), env=environment, stdout=subprocess.DEVNULL)

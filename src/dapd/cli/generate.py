@@ -15,6 +15,7 @@ import typer
 
 from dapd.cli.live import LiveView, plural
 from dapd.errors import DapdError
+from dapd.files import check_writable
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.models.devices import pick_dtype
 from dapd.settings import Setting, describe, read_settings
@@ -48,6 +49,8 @@ def generate(
     """Complete a prompt, or fill the masks of a template."""
     chosen, options = read_settings(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
+    if trace is not None:
+        check_writable(trace)
     text = None if template is not None and prompt is None and file is None else read_prompt(prompt, file)
     lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
@@ -60,9 +63,9 @@ def generate(
         else:
             assert asked is not None
             done = lm.generate(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=on_step)
+    show(done, chosen, lm, as_json=as_json, shown=view is not None)
     if trace is not None:
         write_traces(trace, [done.trace])
-    show(done, chosen, lm, as_json=as_json, shown=view is not None)
 
 
 def calm_threads(lm: DiffusionLM) -> None:
@@ -86,7 +89,10 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
         return str(prompt)
     if sys.stdin.isatty():
         raise DapdError("no prompt: give one as an argument, with --file, or on standard input")
-    text = sys.stdin.read().strip()
+    try:
+        text = sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise DapdError(f"cannot read the prompt from standard input: {error}") from None
     if not text:
         raise DapdError("the prompt is empty")
     return text

@@ -16,7 +16,7 @@ from dapd.trace import Trace
 COLUMNS = 104
 """Characters in a line."""
 POINTS = (0.25, 0.5, 0.75, 1.0)
-CHARACTER, LINE = WIDE / (COLUMNS + 2), 0.135
+LINE = 0.135
 """Inches."""
 MOST = 400
 MASKED = "#e4e7eb"
