@@ -157,7 +157,7 @@ def _describe(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
     names = {
-        int: "a whole number (of 64 bits)",
+        int: "a whole number",
         float: "a number",
         bool: "true or false",
         NoneType: "none",

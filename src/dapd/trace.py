@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,8 @@ class Trace:
     @property
     def n_generated(self) -> int:
         """Generated tokens before the first EOS, be it generated or fixed beforehand."""
-        row = self.tokens()
-        ends = [i for i in range(self.start, len(row)) if row[i] == self.eos_id] if self.open_ended else []
-        return sum(position < ends[0] for position in self.slots) if ends else len(self.slots)
+        start = self.start if self.open_ended else None
+        return count_text(self.tokens(), self.slots, mask_id=self.mask_id, eos_id=self.eos_id, start=start)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -181,6 +180,17 @@ class Recorder:
             [step.window.start + place, round(confidence, 3)]
             for place, confidence in zip(_where(stayed), confidences, strict=True)
         ]
+
+
+def count_text(row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, start: int | None) -> int:
+    """How many of the slots hold text: they are decided, and no EOS stands before them, counted from `start` on.
+
+    This is what tokens per forward pass counts wherever it is told. Without a start the text has no end of its own, and
+    EOS is a token like any other.
+    """
+    ends = (i for i in range(start, len(row)) if row[i] == eos_id) if start is not None else iter(())
+    end = next(ends, len(row))
+    return sum(position < end and row[position] != mask_id for position in slots)
 
 
 def segments(canvas: Canvas) -> int:
