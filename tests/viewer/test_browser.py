@@ -84,7 +84,7 @@ def test_the_slider_shows_the_text_of_its_step(browser, decoded):
 
 
 def ended() -> list[Trace]:
-    """Texts that end early, by a tail, by an EOS in the middle, by one that was fixed; and a template, which does not."""
+    """Texts that end early: by a tail, an EOS in the middle, one that was fixed; and a template, which has no end."""
     slots = list(range(2, 10))
     first = Record(1, [2, 3, 5], [5, 5, 5], [0.9] * 3, 5, 2, 0.1, texts=["a", "b", "c"])
     tail = Record(2, [4, 6], [5, 8], [0.9] * 2, 0, 1, 0.2, tail=[7, 8, 9], texts=["d", ""])
