@@ -22,6 +22,8 @@ def take(values: Tensor, columns: Span, dim: int = 1, of: Span | None = None) ->
     `of` names the columns that `values` has (None: all columns of the canvas). For a column that it lacks the answer is
     that of some other column.
     """
+    if of is columns:
+        return values
     if of is not None:
         columns = _places(columns, of, values)
     if isinstance(columns, slice):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dapd.errors import DapdError
 from dapd.kernels.attention import KeyMask, attend, attend_with_lse
 from dapd.kernels.capture import AttentionSum
-from dapd.kernels.norm import Added, add_rms_norm, rms_norm
+from dapd.kernels.norm import Added, add_rms_norm
 from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
@@ -99,38 +99,35 @@ class Geometry:
     mask: KeyMask | None
     """`valid` as attention takes it."""
     cache: KVCache | None
-    capture: Capture | None
     queries: Span
     """The columns whose queries are captured."""
     keys: Span
     """The columns at which captured attention is received."""
     attention: AttentionSum
-    """Where the layers of `capture` add what they see."""
-    last: int
-    """The last layer."""
-    needed: Span
-    """The columns that somebody reads after the last layer; of the others it needs the keys and values alone."""
+    """Where the layers that are captured add what they see."""
 
-    def columns(self, index: int) -> Span:
-        """The columns for which layer `index` computes queries."""
-        return self.needed if index == self.last else self.span
 
-    def rows(self, x: Tensor, index: int, dim: int = 1) -> Tensor:
-        """What layer `index` computes, of what there is for every column of the span."""
-        return x if self.columns(index) is self.span else take(x, self.needed, dim, of=self.span)
+@dataclass(frozen=True)
+class Turn:
+    """What is one layer's own in a forward pass. Layers that differ in nothing but their number share compiled code."""
+
+    number: int
+    captured: bool
+    """Whether its attention is captured."""
+    columns: Span
+    """The columns for which it computes queries. Of those that nobody reads after the last layer, that one needs the
+    keys and values alone."""
 
 
 class RMSNorm(nn.Module):
-    """Normalises a hidden state, after adding it to the residual stream if there is one; gives both back."""
+    """Adds what a sublayer computed to the residual stream and normalises the sum; gives both back."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, h: Float[Tensor, "*b d"], residual: Float[Tensor, "*b d"] | None = None) -> Added:
-        if residual is None:
-            return Added(h, rms_norm(h, self.weight, self.eps))
+    def forward(self, h: Float[Tensor, "*b d"], residual: Float[Tensor, "*b d"]) -> Added:
         return add_rms_norm(residual, h, self.weight, self.eps)
 
 
@@ -148,29 +145,28 @@ class Layer(nn.Module):
         self.down_proj = nn.Linear(config.d_mlp, d, bias=False)
 
     def forward(
-        self, h: Float[Tensor, "b s e"], residual: Float[Tensor, "b s e"] | None, index: int, geometry: Geometry
+        self, h: Float[Tensor, "b s e"], residual: Float[Tensor, "b s e"], geometry: Geometry, turn: Turn
     ) -> tuple[Float[Tensor, "b r e"], Float[Tensor, "b r e"]]:
         """What the layer before added, and the sum of all before that -> the same after this layer."""
         residual, h = self.attn_norm(h, residual)
-        h = self.attend(h, index, geometry)
-        residual, h = self.mlp_norm(h, geometry.rows(residual, index))
+        h = self.attend(h, geometry, turn)
+        residual, h = self.mlp_norm(h, take(residual, turn.columns, of=geometry.span))
         return self.down_proj(swiglu(self.gate_up_proj(h))), residual
 
-    def attend(self, h: Float[Tensor, "b s e"], index: int, g: Geometry) -> Float[Tensor, "b r e"]:
+    def attend(self, h: Float[Tensor, "b s e"], g: Geometry, turn: Turn) -> Float[Tensor, "b r e"]:
         q, kv = rotated_heads(self.qkv_proj(h), (self.n_heads, self.n_kv_heads), g.cos, g.sin)
         if g.cache is not None:
-            kv = g.cache.update(index, kv, g.span)
+            kv = g.cache.update(turn.number, kv, g.span)
         k, v = kv[:, : self.n_kv_heads], kv[:, self.n_kv_heads :]
-        q = g.rows(q, index, dim=2)
-        if g.capture is None or index not in g.capture.layers:
+        q = take(q, turn.columns, 2, of=g.span)
+        if not turn.captured:
             out = attend(q, k, v, g.mask)
         else:
             out, lse = attend_with_lse(q, k, v, g.mask)
-            computed = g.columns(index)
             g.attention.add(
-                take(q, g.queries, 2, of=computed),
+                take(q, g.queries, 2, of=turn.columns),
                 take(k, g.keys, 2),
-                take(lse, g.queries, 2, of=computed),
+                take(lse, g.queries, 2, of=turn.columns),
                 None if g.valid is None else take(g.valid, g.keys),
             )
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
@@ -245,17 +241,16 @@ class Transformer(nn.Module):
             valid=valid,
             mask=None if valid is None else KeyMask(valid, self.dtype),
             cache=cache,
-            capture=capture,
             queries=predictors if by_predictor else window,
             keys=slice(0, tokens.shape[1]) if whole_canvas else window,
             attention=AttentionSum(),
-            last=self.n_layers - 1,
-            needed=needed,
         )
         h = self.embed(take(tokens, span))
-        residual = None
-        for index, layer in enumerate(self.layers):
-            h, residual = layer(h, residual, index, geometry)
+        residual = torch.zeros_like(h, requires_grad=h.requires_grad)  # in training too, layers share their code
+        for number, layer in enumerate(self.layers):
+            captured = capture is not None and number in capture.layers
+            columns = needed if number == self.n_layers - 1 else span
+            h, residual = layer(h, residual, geometry, Turn(number, captured, columns))
         h = self.norm(h, residual).normed
         # The head costs as much as several layers: it sees the computed columns, or the window where that has fewer.
         few = h.shape[1] < width(window)
