@@ -44,7 +44,7 @@ def compare(
     ] = None,
     tasks: Annotated[
         str, typer.Option("--tasks", "-t", help="Tasks, separated by commas: see `dapd lab tasks`.")
-    ] = "quiz",
+    ] = "bundle",
     prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("compare"),
     model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
