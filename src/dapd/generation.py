@@ -284,10 +284,14 @@ class DiffusionLM:
         return decode(self.network, [canvas], chosen.strategy, options, recordings=self.recordings)
 
     def canvas(self, prompt: Prompt, max_new_tokens: int, fixed: Mapping[int, int] | None = None) -> Canvas:
-        """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}."""
-        ids = self.encode(prompt)
-        self._check_length(len(ids) + max_new_tokens)
-        canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id)
+        """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}.
+
+        Where the tokenizer closes every text (BERT and its kin), a plain text is closed behind the masks.
+        """
+        ids, closing = self.tokenizer.frame(prompt) if isinstance(prompt, str) else (self.encode(prompt), [])
+        self._check_ids([*ids, *closing])
+        self._check_length(len(ids) + max_new_tokens + len(closing))
+        canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id, closing=closing)
         if not fixed:
             return canvas
         self._check_ids(list(fixed.values()))
@@ -364,20 +368,20 @@ class DiffusionLM:
         recorders = [self.recorder(canvas, strategy, options) for canvas in canvases]
         for number, canvas in enumerate(canvases):
             if not canvas.masked.any():
-                yield number, self._completion(recorders[number])
+                yield number, self._completion(canvas, recorders[number])
         for step in steps:
             number = int(str(step.row))
             recorders[number].add(step)
             for watch in watchers:
                 watch(step)
             if step.done:
-                yield number, self._completion(recorders[number])
+                yield number, self._completion(canvases[number], recorders[number])
 
-    def _completion(self, recorder: Recorder) -> Completion:
+    def _completion(self, canvas: Canvas, recorder: Recorder) -> Completion:
         """The completion of a prompt whose trace is complete."""
         trace = recorder.trace
         profile = self.network.profile
-        ids = trace.tokens()[trace.start :]
+        ids = trace.tokens()[canvas.start : canvas.stop]
         ends = [ids.index(stop) for stop in (profile.eos_id, profile.eot_id) if stop is not None and stop in ids]
         return Completion(
             text=self.tokenizer.decode(ids[: min(ends, default=len(ids))]) if self.has_tokenizer else "",
@@ -426,6 +430,7 @@ class _Feed:
         self.streamer = streamer
         self.pending = canvas.blocks(options.block_length, options.n_blocks)
         self.shown = canvas.start
+        self.stop = canvas.stop
         streamer.put(canvas.tokens[: self.shown])
 
     def add(self, step: Step) -> None:
@@ -435,10 +440,10 @@ class _Feed:
             self.streamer.put(tokens[self.shown : stop])
             self.shown = stop
         if self.pending:
-            self.streamer.put_draft(tokens[self.shown :])
+            self.streamer.put_draft(tokens[self.shown : self.stop])
 
     def end(self, row: list[int]) -> None:
         """Show what is left, which is all of it where everything was fixed beforehand."""
-        if self.shown < len(row):
-            self.streamer.put(torch.tensor(row[self.shown :]))
+        if self.shown < self.stop:
+            self.streamer.put(torch.tensor(row[self.shown : self.stop]))
         self.streamer.end()

@@ -90,11 +90,11 @@ def decode_all(
     return ledger.fill(jobs, work, progress)
 
 
-def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
-    """The ids of a conversation; a model without a chat template reads its turns as paragraphs."""
+def prompt(model: DiffusionLM, messages: Messages) -> Messages | str:
+    """A conversation as the model takes it; one without a chat template reads the turns as paragraphs."""
     if model.tokenizer.has_chat:
-        return model.encode(messages)
-    return model.encode("\n\n".join(message["content"] for message in messages) + "\n\n")
+        return messages
+    return "\n\n".join(message["content"] for message in messages) + "\n\n"
 
 
 def _job(place: int, asked: Asked) -> Job[tuple[int, Asked]]:
