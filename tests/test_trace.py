@@ -199,6 +199,10 @@ def test_foreign_files(tmp_path, text):
     refused(tmp_path, text, "line 1: not a dapd trace")
 
 
+def test_a_file_that_is_nested_too_deeply(tmp_path):
+    refused(tmp_path, "[" * 100_000 + "\n", "line 1: not a dapd trace .*nested too deeply")
+
+
 def test_foreign_fields(tmp_path, lines):
     changed = json.loads(lines[1]) | {"colour": "red"}
     refused(tmp_path, lines[0] + json.dumps(changed) + "\n", "line 2.*colour")

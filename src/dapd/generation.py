@@ -306,7 +306,7 @@ class DiffusionLM:
             self._check_length(sum(counts))
             ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts, special=prompt is None)
         else:
-            ids = [int(i) for i in template]
+            ids = _as_ids(template)
         ids = [*(self.encode(prompt) if prompt is not None else ()), *ids]
         self._check_ids(ids)
         return Canvas.infill(ids, mask_id=self.network.profile.mask_id)
@@ -315,14 +315,10 @@ class DiffusionLM:
         """The token ids of a prompt."""
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
-        elif hasattr(prompt, "tolist"):  # a tensor, or an array of numpy
-            ids = [int(i) for i in torch.as_tensor(prompt).flatten().tolist()]
-        elif len(prompt) and isinstance(prompt[0], dict):
+        elif not hasattr(prompt, "tolist") and _is_chat(prompt):
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
-        elif len(prompt) and isinstance(prompt[0], str | list | tuple):
-            raise DapdError("these are several prompts; give them to generate_batch")
         else:
-            ids = [int(i) for i in prompt]  # type: ignore[arg-type]
+            ids = _as_ids(prompt)
         self._check_ids(ids)
         return ids
 
@@ -421,6 +417,26 @@ class DiffusionLM:
             raise DapdError(
                 f"token id {wrong[0]} is outside of the model's vocabulary (0..{self.network.vocab_size - 1})"
             )
+
+
+def _is_chat(prompt: object) -> bool:
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], dict)
+
+
+def _as_ids(prompt: object) -> list[int]:
+    """Token ids from a list of whole numbers, a tensor, or an array of numpy; a single row of either is one prompt."""
+    values = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if hasattr(prompt, "tolist") and isinstance(values, list) and len(values) == 1 and isinstance(values[0], list):
+        values = values[0]
+    if not isinstance(values, Sequence):
+        raise DapdError(f"the prompt is {prompt!r}; give text, messages, or a list of token ids")
+    ids = [i.item() if hasattr(i, "item") else i for i in values]
+    if any(isinstance(i, str | list | tuple) for i in ids):
+        raise DapdError("these are several prompts; give them to generate_batch")
+    wrong = [i for i in ids if not isinstance(i, int) or isinstance(i, bool)]
+    if wrong:
+        raise DapdError(f"the prompt holds {wrong[0]!r}; token ids are whole numbers")
+    return ids
 
 
 class _Feed:

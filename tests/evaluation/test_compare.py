@@ -257,6 +257,14 @@ def test_without_matplotlib_there_is_a_table_and_a_word(
     assert (tmp_path / "summary.json").is_file()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk(model: dapd.DiffusionLM, tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").symlink_to("/dev/full")
+    (tmp_path / "setup.json").write_text(json.dumps(plan(model, "fast-dllm").setup()))
+    with pytest.raises(DapdError, match=r"cannot write .*results.jsonl: No space left on device"):
+        plan(model, "fast-dllm").run(tmp_path)
+
+
 def test_what_cannot_be_written_is_refused_before_the_work(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
