@@ -110,6 +110,17 @@ def test_infilling_through_the_command_line(folder: Path) -> None:
     assert result.stdout.startswith("the ")
 
 
+def test_several_templates_through_the_command_line(folder: Path, tmp_path: Path) -> None:
+    texts = ["the [MASK] of [MASK]", "paris [MASK*3]"]
+    asked = [word for text in texts for word in ("--template", text)]
+    result = CliRunner().invoke(app, ["generate", "-m", str(folder), *asked, "--json", "--trace", str(tmp_path / "t")])
+    assert result.exit_code == 0, result.output
+    said = [json.loads(line) for line in result.stdout.splitlines()]
+    lm = dapd.load(folder, device="cpu")
+    assert [one["text"] for one in said] == [lm.infill(text).text for text in texts]
+    assert [trace.nfe for trace in dapd.read_traces(tmp_path / "t")] == [one["nfe"] for one in said]
+
+
 def test_reuse_and_length_are_refused_with_a_reason(tmp_path: Path) -> None:
     write_model("bert", tmp_path)
     lm = dapd.load(tmp_path, device="cpu")
