@@ -20,11 +20,10 @@ import typer
 from rich.console import Console
 
 from dapd.cli import run
-from dapd.cli.compare import areas
 from dapd.cli.progress import Working
 from dapd.evaluation.compare import Comparison, Result, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
-from dapd.evaluation.summary import Row, fewest_at, pareto, summarise
+from dapd.evaluation.summary import Row, areas, fewest_at, pareto, summarise
 from dapd.files import write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.evaluate import examples

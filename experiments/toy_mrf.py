@@ -22,8 +22,7 @@ from dapd.errors import DapdError
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.recipe import chosen
 from dapd.mrf.report import QUICK_OPTIONS, ReportOptions, build, write
-from dapd.mrf.storage import load_run
-from dapd.mrf.sweep import hardware
+from dapd.mrf.storage import hardware, load_run
 from dapd.mrf.train import Execution, train
 from dapd.plots.toy import report_figures
 

@@ -42,7 +42,7 @@ def main() -> None:
     flags = ["--steps", str(given.steps), "--minutes", str(given.minutes)]
     running = {}
     for name in names:
-        command = [sys.executable, "-m", "dapd.cli.mrf", "sweep", "--only", name, "--out", str(parts / name), *flags]
+        command = [sys.executable, "-m", "dapd", "mrf", "sweep", "--only", name, "--out", str(parts / name), *flags]
         running[name] = subprocess.Popen(command, env=environment)
     failed = [name for name, process in running.items() if process.wait()]
     whole: dict[str, object] = {"command": " ".join(["python", *sys.argv]), "failed": failed}

@@ -78,6 +78,49 @@ def test_the_same_prompt_in_every_form(tiny):
         assert [one.ids for one in done] == [want]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        (5, "the prompt is 5; give text"),
+        (np.int64(5), "give text, messages, or a list of token ids"),
+        (torch.tensor(5), "give text, messages, or a list of token ids"),
+        (None, "the prompt is None"),
+        (np.array([1.5, 2.0]), "the prompt holds 1.5; token ids are whole numbers"),
+        ([True, False], "the prompt holds True"),
+        ([104, "i"], "these are several prompts"),
+        (np.array([[1, 2], [3, 4]]), "these are several prompts"),
+        (torch.tensor([[1, 2], [3, 4]]), "these are several prompts"),
+        (["hi", "so"], "these are several prompts"),
+        ([104, 2**70], "outside of the model's vocabulary"),
+    ],
+)
+def test_prompts_of_another_form(tiny, prompt, said):
+    with pytest.raises(DapdError, match=said):
+        tiny.generate(prompt, max_new_tokens=4)
+
+
+def test_ids_of_numpy(tiny):
+    want = tiny.generate("hi", max_new_tokens=8).ids
+    for prompt in (np.array([104, 105], dtype=np.uint8), np.array([[104, 105]]), [np.int32(104), torch.tensor(105)]):
+        assert tiny.generate(prompt, max_new_tokens=8).ids == want
+    with pytest.raises(DapdError, match="give text, messages, or a list of token ids"):
+        tiny.generate_batch(np.array([104, 105]), max_new_tokens=8)
+
+
+@pytest.mark.parametrize("reuse", ["none", "prefix", "dual", "settled"])
+@pytest.mark.parametrize("shape", ["tiny-llada", "tiny-dream"])
+def test_masks_inside_a_prompt_change_no_other_row(shape, reuse):
+    lm = dapd.load(f"random:{shape}", device="cpu")
+    mask = lm.network.profile.mask_id
+    prompts = [[65, 66, mask, 67, mask, 68, 69, 70], [71, 72, 73], [65, mask, 66, 67, 68]]
+    fields = {"strategy": "dapd-staged", "max_new_tokens": 16, "block_length": 8, "reuse": reuse}
+    for prompt, done in zip(prompts, lm.generate_batch(prompts, **fields), strict=True):
+        alone = lm.generate(prompt, **fields)
+        assert alone.trace.tokens() == done.trace.tokens()
+        assert [r.positions for r in alone.trace.steps] == [r.positions for r in done.trace.steps]
+        assert mask not in done.trace.tokens()
+
+
 @pytest.mark.parametrize("strategy", ["dapd-staged", "fast-dllm", "klass"])
 def test_a_batch_is_its_rows(tiny, strategy):
     prompts = ["hi", "a longer prompt", "so"]

@@ -106,7 +106,7 @@ def test_eos_in_the_prompt_is_not_the_end():
 
 def test_an_unfinished_trace_is_not_complete(canvas):
     trace = Recorder(canvas, EOS).trace
-    assert (trace.complete, trace.nfe, trace.seconds, trace.tokens_per_forward) == (False, 0, 0.0, 4 / 1)
+    assert (trace.complete, trace.nfe, trace.seconds, trace.tokens_per_forward) == (False, 0, 0.0, 0.0)
     assert Trace([1, 2], [], M, EOS).complete
 
 
@@ -197,6 +197,10 @@ def test_a_lost_line_in_the_middle(tmp_path, lines):
 )
 def test_foreign_files(tmp_path, text):
     refused(tmp_path, text, "line 1: not a dapd trace")
+
+
+def test_a_file_that_is_nested_too_deeply(tmp_path):
+    refused(tmp_path, "[" * 100_000 + "\n", "line 1: not a dapd trace .*nested too deeply")
 
 
 def test_foreign_fields(tmp_path, lines):

@@ -23,18 +23,20 @@ class Canvas:
     """Positions that were masked when the canvas was made: what decoding has to fill."""
     mask_id: int
     start: int
-    """First position of the generation region: blocks are counted from here to the end."""
+    """First position of the generation region: blocks are counted from here to `stop`."""
     n_new: int | None = None
     """New tokens behind the prompt; None where the masks stand anywhere (infilling)."""
 
     @classmethod
-    def blank(cls, prompt: Sequence[int], n_new: int, *, mask_id: int) -> Canvas:
-        """A prompt followed by `n_new` masks. Masks inside the prompt are filled too, with the first block."""
+    def blank(cls, prompt: Sequence[int], n_new: int, *, mask_id: int, closing: Sequence[int] = ()) -> Canvas:
+        """A prompt followed by `n_new` masks, and by what closes a text where the model was trained on closed texts.
+
+        Masks inside the prompt are filled too, with the first block.
+        """
         if n_new < 1:
             raise DapdError(f"max_new_tokens is {n_new}; it must be at least 1")
-        given = torch.tensor(list(prompt), dtype=torch.long)
-        tokens = torch.cat((given, torch.full((n_new,), mask_id)))
-        return cls(tokens, tokens == mask_id, mask_id, len(given), n_new)
+        tokens = torch.tensor([*prompt, *[mask_id] * n_new, *closing], dtype=torch.long)
+        return cls(tokens, tokens == mask_id, mask_id, len(prompt), n_new)
 
     @classmethod
     def infill(cls, row: Sequence[int], *, mask_id: int) -> Canvas:
@@ -48,6 +50,11 @@ class Canvas:
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    @property
+    def stop(self) -> int:
+        """The position behind the generation region: what closes a text stands there."""
+        return self.length if self.n_new is None else self.start + self.n_new
 
     @property
     def masked(self) -> Bool[Tensor, " length"]:
@@ -70,12 +77,12 @@ class Canvas:
         return replace(self, tokens=fixed, slots=slots)
 
     def blocks(self, block_length: int | None = None, n_blocks: int = 1) -> list[slice]:
-        """Blocks of `block_length` positions, or `n_blocks` of them, up to the last position.
+        """Blocks of `block_length` positions, or `n_blocks` of them, up to the end of the generation region.
 
         They are counted from the right end. The first one reaches left to the first mask, so that masks inside a prompt
         belong to it; in a template it may be shorter than the others.
         """
-        region = self.length - self.start
+        region = self.stop - self.start
         size = -(-region // n_blocks) if block_length is None else block_length
         if size < 1:
             raise DapdError(f"block_length is {size}; it must be at least 1")
@@ -85,7 +92,7 @@ class Canvas:
             raise DapdError(f"block_length {size} does not divide the {self.n_new} new tokens")
         if not self.slots.any():
             return []
-        edges = [self.length - k * size for k in range(-(-region // size), -1, -1)]
+        edges = [self.stop - k * size for k in range(-(-region // size), -1, -1)]
         edges[0] = min(max(edges[0], self.start), int(self.slots.int().argmax()))
         return [slice(a, b) for a, b in pairwise(edges)]
 

@@ -114,7 +114,8 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        # Tensors hold 64 bits: a larger number would only be found out about deep inside.
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
@@ -142,6 +143,8 @@ def _read(text: str, kind: Any) -> Any:
 
 
 def _wrong(name: str, value: Any, hint: Any) -> DapdError:
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return DapdError(f"{name} is {value}; whole numbers have at most 64 bits")
     allowed = " or ".join(_describe(kind) for kind in _kinds(hint))
     return DapdError(f"{name} is {value!r}; it must be {allowed}")
 
@@ -153,5 +156,11 @@ def _describe(kind: Any) -> str:
         return "names" if get_args(kind)[0] is str else "whole numbers such as 4,5,6 (one alone: 4,)"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
-    names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none", str: "text"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        NoneType: "none",
+        str: "text",
+    }
     return names.get(kind, str(kind))

@@ -9,16 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dapd.errors import DapdError
+from safetensors import SafetensorError
+
+from dapd.errors import DapdError, first_line
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Inside, what the system refuses (a full disk, a folder that may not be written to) is a user's error."""
+    """Inside, what the system refuses (a full disk, a folder that may not be written to) is a user's error.
+
+    torch and safetensors, which write weights, have exceptions of their own for it.
+    """
     try:
         yield
     except OSError as error:
         raise DapdError(f"cannot write {path}: {error.strerror or error}") from None
+    except (RuntimeError, SafetensorError) as error:
+        raise DapdError(f"cannot write {path}: {first_line(error)}") from None
 
 
 def make_folder(folder: Path) -> Path:
@@ -37,20 +44,40 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write a file of bytes in the same way. What is no plain file (`/dev/stdout`) is written to as it is."""
-    with writing(path):
-        if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():
+        with writing(path):
             path.write_bytes(content)
-            return path
-        draft = draft_of(path)
-        try:
-            draft.write_bytes(content)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        return path
+    with replacing(path) as draft:
+        draft.write_bytes(content)
     return path
 
 
-def draft_of(path: Path) -> Path:
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A draft to write to, which takes the place of `path` at the end; whatever goes wrong, the draft does not stay."""
+    draft = _draft_of(path)
+    with writing(path):
+        try:
+            yield draft
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def write_once(path: Path, text: str) -> None:
+    """The whole file at once, unless another process was faster: then the file stays as it is."""
+    draft = _draft_of(path)
+    with writing(path):
+        try:
+            draft.write_text(text, encoding="utf-8")
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(draft)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _draft_of(path: Path) -> Path:
     """Where a file is written before it takes its place: beside it, under a name that no other process uses."""
     return path.with_name(f"{path.name}.{os.getpid()}.draft")
 
@@ -63,7 +90,7 @@ def check_writable(path: Path) -> None:
         if path.exists():
             with path.open("ab"):
                 return
-        draft = draft_of(path)
+        draft = _draft_of(path)
         draft.touch()
         draft.unlink()
 

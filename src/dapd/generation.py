@@ -284,14 +284,14 @@ class DiffusionLM:
         return decode(self.network, [canvas], chosen.strategy, options, recordings=self.recordings)
 
     def canvas(self, prompt: Prompt, max_new_tokens: int, fixed: Mapping[int, int] | None = None) -> Canvas:
-        """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}."""
-        ids = self.encode(prompt)
-        if len(ids) + max_new_tokens > self.network.max_length:
-            raise DapdError(
-                f"the canvas is {len(ids) + max_new_tokens} tokens long (prompt and new tokens); "
-                f"the model takes {self.network.max_length}"
-            )
-        canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id)
+        """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}.
+
+        Where the tokenizer closes every text (BERT and its kin), a plain text is closed behind the masks.
+        """
+        ids, closing = self.tokenizer.frame(prompt) if isinstance(prompt, str) else (self.encode(prompt), [])
+        self._check_ids([*ids, *closing])
+        self._check_length(len(ids) + max_new_tokens + len(closing))
+        canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id, closing=closing)
         if not fixed:
             return canvas
         self._check_ids(list(fixed.values()))
@@ -303,9 +303,10 @@ class DiffusionLM:
             counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
             if not counts:
                 raise DapdError("the template has no [MASK]: there is nothing to fill")
+            self._check_length(sum(counts))
             ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts, special=prompt is None)
         else:
-            ids = [int(i) for i in template]
+            ids = _as_ids(template)
         ids = [*(self.encode(prompt) if prompt is not None else ()), *ids]
         self._check_ids(ids)
         return Canvas.infill(ids, mask_id=self.network.profile.mask_id)
@@ -314,14 +315,10 @@ class DiffusionLM:
         """The token ids of a prompt."""
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
-        elif hasattr(prompt, "tolist"):  # a tensor, or an array of numpy
-            ids = [int(i) for i in torch.as_tensor(prompt).flatten().tolist()]
-        elif len(prompt) and isinstance(prompt[0], dict):
+        elif not hasattr(prompt, "tolist") and _is_chat(prompt):
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
-        elif len(prompt) and isinstance(prompt[0], str | list | tuple):
-            raise DapdError("these are several prompts; give them to generate_batch")
         else:
-            ids = [int(i) for i in prompt]  # type: ignore[arg-type]
+            ids = _as_ids(prompt)
         self._check_ids(ids)
         return ids
 
@@ -367,20 +364,20 @@ class DiffusionLM:
         recorders = [self.recorder(canvas, strategy, options) for canvas in canvases]
         for number, canvas in enumerate(canvases):
             if not canvas.masked.any():
-                yield number, self._completion(recorders[number])
+                yield number, self._completion(canvas, recorders[number])
         for step in steps:
             number = int(str(step.row))
             recorders[number].add(step)
             for watch in watchers:
                 watch(step)
             if step.done:
-                yield number, self._completion(recorders[number])
+                yield number, self._completion(canvases[number], recorders[number])
 
-    def _completion(self, recorder: Recorder) -> Completion:
+    def _completion(self, canvas: Canvas, recorder: Recorder) -> Completion:
         """The completion of a prompt whose trace is complete."""
         trace = recorder.trace
         profile = self.network.profile
-        ids = trace.tokens()[trace.start :]
+        ids = trace.tokens()[canvas.start : canvas.stop]
         ends = [ids.index(stop) for stop in (profile.eos_id, profile.eot_id) if stop is not None and stop in ids]
         return Completion(
             text=self.tokenizer.decode(ids[: min(ends, default=len(ids))]) if self.has_tokenizer else "",
@@ -407,12 +404,39 @@ class DiffusionLM:
             self._texts[token] = self.tokenizer.decode([token], skip_special=False)
         return self._texts[token]
 
+    def _check_length(self, n: int) -> None:
+        """Refuse more tokens than the model takes, before anything of that size is made."""
+        if n > self.network.max_length:
+            raise DapdError(
+                f"the canvas is {n} tokens long (prompt and new tokens); the model takes {self.network.max_length}"
+            )
+
     def _check_ids(self, ids: list[int]) -> None:
         wrong = [i for i in ids if not 0 <= i < self.network.vocab_size]
         if wrong:
             raise DapdError(
                 f"token id {wrong[0]} is outside of the model's vocabulary (0..{self.network.vocab_size - 1})"
             )
+
+
+def _is_chat(prompt: object) -> bool:
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], dict)
+
+
+def _as_ids(prompt: object) -> list[int]:
+    """Token ids from a list of whole numbers, a tensor, or an array of numpy; a single row of either is one prompt."""
+    values = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if hasattr(prompt, "tolist") and isinstance(values, list) and len(values) == 1 and isinstance(values[0], list):
+        values = values[0]
+    if not isinstance(values, Sequence):
+        raise DapdError(f"the prompt is {prompt!r}; give text, messages, or a list of token ids")
+    ids = [i.item() if hasattr(i, "item") else i for i in values]
+    if any(isinstance(i, str | list | tuple) for i in ids):
+        raise DapdError("these are several prompts; give them to generate_batch")
+    wrong = [i for i in ids if not isinstance(i, int) or isinstance(i, bool)]
+    if wrong:
+        raise DapdError(f"the prompt holds {wrong[0]!r}; token ids are whole numbers")
+    return ids
 
 
 class _Feed:
@@ -422,6 +446,7 @@ class _Feed:
         self.streamer = streamer
         self.pending = canvas.blocks(options.block_length, options.n_blocks)
         self.shown = canvas.start
+        self.stop = canvas.stop
         streamer.put(canvas.tokens[: self.shown])
 
     def add(self, step: Step) -> None:
@@ -431,10 +456,10 @@ class _Feed:
             self.streamer.put(tokens[self.shown : stop])
             self.shown = stop
         if self.pending:
-            self.streamer.put_draft(tokens[self.shown :])
+            self.streamer.put_draft(tokens[self.shown : self.stop])
 
     def end(self, row: list[int]) -> None:
         """Show what is left, which is all of it where everything was fixed beforehand."""
-        if self.shown < len(row):
-            self.streamer.put(torch.tensor(row[self.shown :]))
+        if self.shown < self.stop:
+            self.streamer.put(torch.tensor(row[self.shown : self.stop]))
         self.streamer.end()

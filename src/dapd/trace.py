@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.errors import DapdError
+from dapd.files import parse_json, write_text
 
 VERSION = 1
 
@@ -93,9 +94,8 @@ class Trace:
     @property
     def n_generated(self) -> int:
         """Generated tokens before the first EOS, be it generated or fixed beforehand."""
-        row = self.tokens()
-        ends = [i for i in range(self.start, len(row)) if row[i] == self.eos_id] if self.open_ended else []
-        return sum(position < ends[0] for position in self.slots) if ends else len(self.slots)
+        start = self.start if self.open_ended else None
+        return count_text(self.tokens(), self.slots, mask_id=self.mask_id, eos_id=self.eos_id, start=start)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -182,6 +182,17 @@ class Recorder:
         ]
 
 
+def count_text(row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, start: int | None) -> int:
+    """How many of the slots hold text: they are decided, and no EOS stands before them, counted from `start` on.
+
+    This is what tokens per forward pass counts wherever it is told. Without a start the text has no end of its own, and
+    EOS is a token like any other.
+    """
+    ends = (i for i in range(start, len(row)) if row[i] == eos_id) if start is not None else iter(())
+    end = next(ends, len(row))
+    return sum(position < end and row[position] != mask_id for position in slots)
+
+
 def segments(canvas: Canvas) -> int:
     """How many contiguous runs of decided tokens there are among the slots."""
     decided = canvas.slots & ~canvas.masked
@@ -197,10 +208,7 @@ def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
         for record in trace.steps:
             lines.append(_line({"kind": "step", **{k: v for k, v in vars(record).items() if v is not None}}))
         lines.append(_line({"kind": "end", **trace.summary()}))
-    try:
-        Path(path).write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise DapdError(f"cannot write the trace to {path}: {error.strerror}") from None
+    write_text(Path(path), "".join(lines))
 
 
 def read_traces(path: str | Path) -> list[Trace]:
@@ -216,7 +224,7 @@ def read_traces(path: str | Path) -> list[Trace]:
     # Not splitlines(): tokens may hold separators that count as line ends there and not in JSON.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
         try:
-            content = json.loads(line)
+            content = parse_json(line)
             kind = content.pop("kind")
             if kind == "trace" and not is_open:
                 if content.pop("version") != VERSION:

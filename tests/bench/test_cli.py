@@ -129,7 +129,7 @@ def test_ratios_pair_runs_that_follow_each_other() -> None:
 
 
 def test_parity_of_a_path_with_itself() -> None:
-    content = run("parity", *SMALL, "--prompts", "2", "--task", "copy", "--strategies", "dapd-staged")
+    content = run("parity", *SMALL, "--prompts", "2", "--task", "latin", "--strategies", "dapd-staged")
     assert [row["dtype"] for row in content["rows"]] == ["float32", "bfloat16"]
     for row in content["rows"]:
         assert row["commits"] > 0

@@ -1,11 +1,13 @@
 """What a user or a machine does wrong ends in one line and exit code 2, before the work and not after it."""
 
+import json
 import resource
 import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -16,16 +18,32 @@ from dapd.cli import main
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-def fails(run: Callable[[], object], *arguments: object) -> str:
-    """The one line of a program that ends with code 2."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as errors, redirect_stdout(StringIO()):
+@dataclass(frozen=True)
+class End:
+    """How a program ended."""
+
+    code: object
+    out: str
+    errors: str
+
+
+def ends(run: Callable[[], object], *arguments: object) -> End:
+    """Run a program to its end; an exception other than its exit is a failure of the test."""
+    out, errors = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(errors), redirect_stdout(out):
         patch.setattr(sys, "argv", ["dapd", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
             run()
-    assert end.value.code == 2, errors.getvalue()
-    assert errors.getvalue().startswith("error: ")
-    assert errors.getvalue().count("\n") == 1, errors.getvalue()
-    return errors.getvalue()
+    return End(end.value.code, out.getvalue(), errors.getvalue())
+
+
+def fails(run: Callable[[], object], *arguments: object) -> str:
+    """The one line of a program that ends with code 2."""
+    done = ends(run, *arguments)
+    assert done.code == 2, done.errors
+    assert done.errors.startswith("error: ")
+    assert done.errors.count("\n") == 1, done.errors
+    return done.errors
 
 
 @contextmanager
@@ -44,6 +62,55 @@ def file(tmp_path: Path) -> Path:
     """A file, where a folder is wanted."""
     (tmp_path / "file").write_text("x")
     return tmp_path / "file"
+
+
+TINY = ("generate", "hello", "-m", "random:tiny-llada", "--device", "cpu", "-n", 8)
+
+
+def test_a_trace_that_could_not_be_written_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dapd.cli.generate.load", lambda *_, **__: pytest.fail("it was begun"))
+    assert "No such file or directory" in fails(main, *TINY, "--trace", tmp_path / "nodir" / "x.jsonl")
+    assert "it is a folder" in fails(main, *TINY, "--trace", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_the_answer_is_shown_though_the_trace_finds_no_room() -> None:
+    done = ends(main, *TINY, "--json", "--trace", "/dev/full")
+    assert json.loads(done.out)["nfe"] > 0
+    assert (done.code, done.errors.splitlines()[-1]) == (2, "error: cannot write /dev/full: No space left on device")
+
+
+def test_a_prompt_that_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "prompt"
+    path.write_bytes(b"caf\xe9")
+    options = ("generate", "-m", "random:tiny-llada", "--device", "cpu")
+    assert "cannot read the prompt" in fails(main, *options, "--file", path)
+    with path.open(encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert "cannot read the prompt from standard input" in fails(main, *options)
+
+
+HUGE = "9" * 30
+
+
+@pytest.mark.parametrize(
+    "pair",
+    ["seed", "block_length", "n_blocks", "refresh", "settle", "top_k", "temperature", "layers", "tau_min", "suppress"],
+)
+def test_settings_beyond_all_measure(pair: str) -> None:
+    """Numbers that no 64 bits hold, and those that no float holds."""
+    more = {"refresh": ("--set", "reuse=prefix"), "settle": ("--set", "reuse=settled")}.get(pair, ())
+    for value in (HUGE, f"-{HUGE}", "1e999", f"{HUGE},"):
+        done = ends(main, *TINY, *more, "--set", f"{pair}={value}")
+        assert done.code in (0, 2), done.errors  # some may be that large
+        assert (done.code, done.errors.count("error: ")) in ((0, 0), (2, 1))
+
+
+def test_lengths_beyond_all_measure() -> None:
+    assert "the model takes 1024" in fails(main, *TINY[:-1], 99_999_999_999)
+    assert "the model takes 1024" in fails(main, *TINY[:-1], HUGE)
+    masks = fails(main, "generate", "-m", "random:tiny-llada", "--device", "cpu", "--template", f"a [MASK*{HUGE}]")
+    assert "the model takes 1024" in masks
 
 
 @pytest.mark.parametrize("device", ["foo", "cuda:99", "cpu:x", ""])
@@ -97,7 +164,6 @@ def test_a_bench_whose_numbers_cannot_be_written(file: Path, tmp_path: Path) -> 
         ("toy_mrf", "--steps 0", "at least 1"),
         ("toy_sweep", "--only nothing", "there is no stack 'nothing'"),
         ("toy_sweep", "--minutes 0", "minutes is 0"),
-        ("paper_main", "--model nothing", "unknown model"),
     ],
 )
 def test_scripts_end_in_one_line_too(tmp_path: Path, name: str, arguments: str, said: str) -> None:

@@ -24,7 +24,7 @@ from dapd.evaluation.harness.run import evaluate
 from dapd.evaluation.harness.tasks import KNOWN, load_tasks
 from dapd.generation import Completion
 from dapd.models.tokenizer import ByteTokenizer
-from dapd.settings import Setting, setting
+from dapd.settings import Setting, setting, strategy
 from dapd.trace import Trace
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -111,7 +111,7 @@ def test_default_shots_are_lm_evals() -> None:
 
 
 def test_samples_are_written_with_what_they_cost(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:
-    chosen = setting("dapd-direct", {"tau_max": 0.3})
+    chosen = Setting(strategy("dapd-direct", tau_max=0.3))
     [found] = evaluate(model, chosen, ["gsm8k"], options(data, limit=5), tmp_path)
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert sorted(r["doc"] for r in records) == list(range(5))
@@ -128,7 +128,7 @@ def test_samples_are_written_with_what_they_cost(model: dapd.DiffusionLM, data: 
 def test_blocks_of_a_setting_and_lengths_of_the_task_files(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:
     evaluate(model, Setting(setting("original").strategy, 4), ["gsm8k"], options(data, limit=1), tmp_path / "a")
     [record] = [json.loads(line) for line in (tmp_path / "a" / "results.jsonl").read_text().splitlines()]
-    assert record["settings"]["block_length"] == 4
+    assert record["settings"]["n_blocks"] == 4
     file_says = options(data, limit=1, max_new_tokens=None, chat="none")
     evaluate(GoldModel(data), setting("original"), ["humaneval"], file_says, tmp_path / "b")
     assert json.loads((tmp_path / "b" / "results.jsonl").read_text())["settings"]["max_new_tokens"] == 1024
@@ -187,7 +187,7 @@ def test_another_configuration_is_refused(model: dapd.DiffusionLM, data: Path, t
     other = write_data(tmp_path / "data")
     rows = (other / "gsm8k" / "test.jsonl").read_text().replace("plus", "and")
     (other / "gsm8k" / "test.jsonl").write_text(rows)
-    with pytest.raises(DapdError, match="gsm8k, document 0: the data"):
+    with pytest.raises(DapdError, match=r"'gsm8k', 0, .*its text or its settings changed"):
         evaluate(model, setting("fast-dllm"), ["gsm8k"], options(other, limit=1), tmp_path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name in before and p.suffix != ".jsonl"} == {
         name: content for name, content in before.items() if not name.endswith(".jsonl")
@@ -214,7 +214,7 @@ class ChatModel(GoldModel):
         super().__init__(folder)
         self._tokenizer, self.prompts = self.Tokens(self.network.profile), []
 
-    def _complete(self, prompt: list[int]) -> Completion:
+    def answer(self, prompt: list[int]) -> Completion:
         self.prompts.append(self.tokenizer.decode(prompt))
         ids = [self.network.profile.eos_id]
         return Completion("", ids, prompt, "stop", Trace([*prompt, 256], [len(prompt)], 256, 257, len(prompt)))
@@ -245,15 +245,16 @@ def test_an_answer_that_is_begun_for_the_model(data: Path, tmp_path: Path) -> No
         evaluate(model, setting("original"), ["humaneval_instruct"], options(data, chat=chat, limit=1), tmp_path / chat)
         prompts += model.prompts
     begun = '[assistant]Here is the completed function:\n```python\ndef add0(x):\n    """Adds."""\n'
+    assert len(prompts) == 2
     assert all(prompt.rstrip().endswith(begun.rstrip()) for prompt in prompts)
     assert all(prompt.count("[assistant]") == 1 for prompt in prompts)
 
 
 def test_code_in_a_fence_is_scored_where_it_is_a_chat(data: Path, tmp_path: Path) -> None:
     class Talker(ChatModel):
-        def _complete(self, prompt: list[int]) -> Completion:
+        def answer(self, prompt: list[int]) -> Completion:
             i = int(re.findall(r"add(\d)", self.tokenizer.decode(prompt))[-1])
-            done = super()._complete(prompt)
+            done = super().answer(prompt)
             code = f"def add{i}(x):\n    return helper(x)\n\ndef helper(x):\n    return x + {i}\n"
             return dataclasses.replace(done, text=f"Sure! Here it is:\n```python\n{code}```\nIt adds.")
 
@@ -343,6 +344,22 @@ def test_the_model_inside_lm_eval(data: Path, tmp_path: Path, monkeypatch: pytes
     assert found["results"]["choose"]["acc,none"] == pytest.approx(best.count(0) / 3)
     with pytest.raises(DapdError, match="did you mean 'threshold'"):
         get_model("dapd").create_from_arg_string("pretrained=random:tiny-llada,strategy=fast-dllm,treshold=1")
+
+
+def test_gold_answers_on_the_command_line(data: Path, tmp_path: Path) -> None:
+    asked = ["eval", "--gold", "-t", "gsm8k,humaneval", "--shots", "0", "--confirm-run-unsafe-code"]
+    result = CliRunner().invoke(app, [*asked, "--data-dir", str(data)])
+    assert result.exit_code == 0, result.exception
+    assert [line.split()[:4] for line in result.output.splitlines()] == [
+        ["gsm8k", "10", "documents", "100.00%"],
+        ["humaneval", "10", "documents", "100.00%"],
+    ]
+    damaged = write_data(tmp_path)
+    path = damaged / "humaneval" / "HumanEval.jsonl"
+    path.write_text(path.read_text().replace("f(2) == 3", "f(2) == 4"))
+    result = CliRunner().invoke(app, [*asked, "--data-dir", str(damaged)])
+    assert str(result.exception) == "gold answers score too low: humaneval 90.00% of 100%"
+    assert "--data-dir" in str(CliRunner().invoke(app, asked).exception)
 
 
 def test_mistakes_on_the_command_line(data: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from dapd.evaluation.harness.likelihood import log_likelihood
 from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
 from dapd.evaluation.harness.scoring import Guard, summarise
-from dapd.evaluation.harness.world import World
 from dapd.evaluation.runs import Run
+from dapd.evaluation.world import World
 
 
 class ChatTokenizer:
@@ -217,13 +217,20 @@ def test_options_and_fields() -> None:
             EvalOptions(**wrong)  # type: ignore[arg-type]
     with pytest.raises(DapdError, match="seed"):
         EvalOptions(loop=dapd.Options(seed=3))
-    fields = {"tau_max": "0.3", "block_length": "8", "chat": "none", "mc_samples": 4, "temperature": 0.5, "seed": 9}
+    fields = {
+        "tau_max": "0.3",
+        "block_length": "8",
+        "chat": "none",
+        "mc_samples": "4",
+        "temperature": "0.5",
+        "seed": "9",
+    }
     setting, options = configured("dapd-direct", fields, EvalOptions(limit=3))
     assert setting.strategy.tau_max == 0.3  # type: ignore[attr-defined]
     assert (options.loop.block_length, options.loop.sampling.temperature, options.loop.seed) == (8, 0.5, 0)
     assert (options.chat, options.mc_samples, options.limit, options.seed) == ("none", 4, 3, 9)
     with pytest.raises(DapdError, match="did you mean 'tau_max'"):
-        configured("dapd-direct", {"tau_mx": 1}, EvalOptions())
+        configured("dapd-direct", {"tau_mx": "1"}, EvalOptions())
 
 
 def test_summary_counts_by_hand() -> None:
@@ -245,22 +252,22 @@ def test_summary_counts_by_hand() -> None:
 def test_results_that_lack_something_are_named(tmp_path: Path) -> None:
     """A number that is missing would count as 0 in the means, and a key that is missing would end in a KeyError."""
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
-    from dapd.evaluation.harness.adapter import Memory
+    from dapd.evaluation.harness.adapter import ledger
 
     whole = {"kind": "likelihood", "task": "t", "doc": 0, "idx": 0, "repeat": 0, "digest": "d", "nfe": 1, "tokens": 1}
     whole |= {"seconds": 0.5, "logprob": -1.0, "greedy": False}
     run = Run.open(tmp_path, {})
     run.append([whole])
-    assert len(Memory(run).held) == 1
+    assert len(ledger(run).held) == 1
     for column in whole:
         run = Run.open(tmp_path / column, {})
         run.append([whole, {key: value for key, value in whole.items() if key != column}])
         with pytest.raises(DapdError, match=rf"results\.jsonl, line 2: {column} is None"):
-            Memory(run)
+            ledger(run)
     run = Run.open(tmp_path / "text", {})
     run.append([{**whole, "nfe": "many"}])
     with pytest.raises(DapdError, match="line 1: nfe is 'many'"):
-        Memory(run)
+        ledger(run)
 
 
 def test_shares_are_whole_and_apart() -> None:
@@ -280,7 +287,7 @@ def test_a_launcher_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_of_the_same_name_are_told_apart() -> None:
-    from dapd.evaluation.harness.run import fingerprint
+    from dapd.evaluation.fingerprint import fingerprint
 
     model = dapd.load("random:tiny-llada", device="cpu")
     before = fingerprint(model)

@@ -75,7 +75,6 @@ def activations(dtype, heads, groups, size, valid):
 
     width, n = heads * size, 64
     x, weight = torch.zeros(1, n, width, dtype=dtype), torch.ones(width, dtype=dtype)
-    norm.rms_norm(x, weight, 1e-5)
     norm.add_rms_norm(x, x, weight, 1e-5)
     tables = torch.zeros(1, 1, n, size, dtype=torch.float32 if heads == groups else dtype)
     rotary.rotated_heads(torch.zeros(1, n, (heads + 2 * groups) * size, dtype=dtype), (heads, groups), tables, tables)

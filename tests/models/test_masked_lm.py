@@ -110,6 +110,17 @@ def test_infilling_through_the_command_line(folder: Path) -> None:
     assert result.stdout.startswith("the ")
 
 
+def test_several_templates_through_the_command_line(folder: Path, tmp_path: Path) -> None:
+    texts = ["the [MASK] of [MASK]", "paris [MASK*3]"]
+    asked = [word for text in texts for word in ("--template", text)]
+    result = CliRunner().invoke(app, ["generate", "-m", str(folder), *asked, "--json", "--trace", str(tmp_path / "t")])
+    assert result.exit_code == 0, result.output
+    said = [json.loads(line) for line in result.stdout.splitlines()]
+    lm = dapd.load(folder, device="cpu")
+    assert [one["text"] for one in said] == [lm.infill(text).text for text in texts]
+    assert [trace.nfe for trace in dapd.read_traces(tmp_path / "t")] == [one["nfe"] for one in said]
+
+
 def test_reuse_and_length_are_refused_with_a_reason(tmp_path: Path) -> None:
     write_model("bert", tmp_path)
     lm = dapd.load(tmp_path, device="cpu")
@@ -314,12 +325,55 @@ def test_a_text_is_closed_behind_its_masks(folder: Path) -> None:
     assert tokenizer.frame("the <mask> of") == ([0, 5, 4, 7], [2])
 
 
+def test_generated_text_stands_before_what_closes_it(folder: Path) -> None:
+    lm = dapd.load(folder, device="cpu")
+    shown: list[int] = []
+
+    class Show:
+        def put(self, value: torch.Tensor) -> None:
+            shown.extend(value.tolist())
+
+        def put_draft(self, value: torch.Tensor) -> None:
+            assert len(value) <= 6
+
+        def end(self) -> None: ...
+
+    done = lm.generate("the capital of", max_new_tokens=6, block_length=3, streamer=Show())
+    assert done.trace.canvas == [0, 5, 6, 7, *[4] * 6, 2]
+    assert (done.prompt_ids, len(done.ids), done.trace.slots) == ([0, 5, 6, 7], 6, list(range(4, 10)))
+    assert shown == [*done.prompt_ids, *done.ids]
+    assert (done.finish_reason == "stop") == (2 in done.ids)
+    assert done.n_generated == (done.ids.index(2) if 2 in done.ids else 6)
+    with_end = lm.generate("the capital of", max_new_tokens=6, fixed={5: 2})
+    assert (with_end.ids[-1], with_end.finish_reason) == (2, "stop")
+
+
+def test_no_special_token_but_the_end_is_predicted(folder: Path) -> None:
+    """They are left out of a text: a reaction model lost tokens in half of its outputs."""
+    lm = dapd.load(folder, device="cpu")
+    assert lm.network.profile.special == (0, 1, 3)
+    favoured = dict.fromkeys((0, 1, 2, 3, 4), 50.0) | {6: 40.0, 7: 30.0}
+    predict = lm.network.inner.forward
+
+    def biased(**given: Any) -> Any:
+        out = predict(**given)
+        for token, height in favoured.items():
+            out.logits[..., token] = height
+        return out
+
+    lm.network.inner.forward = biased
+    fields: dict[str, Any] = {"max_new_tokens": 4, "strategy": "original"}
+    assert lm.generate("the", **fields).ids == [2] * 4
+    assert lm.generate("the", eos="ban", **fields).ids == [6] * 4
+    assert lm.generate("the", eos="ban", suppress=(6,), **fields).ids == [7] * 4
+
+
 def test_another_padding_id_changes_nothing(tmp_path: Path) -> None:
     """RoBERTa counts positions by its config's padding id, and the tokenizer pads with its own."""
     write_model("roberta", tmp_path, pad_token_id=14)
     lm = dapd.load(tmp_path, device="cpu")
     prompts = ["the capital of france", "paris"]
-    together = lm.generate(prompts, strategy="dapd-staged", max_new_tokens=6)
+    together = lm.generate_batch(prompts, strategy="dapd-staged", max_new_tokens=6)
     for prompt, one in zip(prompts, together, strict=True):
         assert lm.generate(prompt, strategy="dapd-staged", max_new_tokens=6).ids == one.ids
     tokens = torch.tensor([[1, 1, 0, 5, 14, 4, 2], [0, 5, 6, 7, 14, 4, 2]])

@@ -269,10 +269,12 @@ def test_norm_scales_after_the_cast():
     x = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     wide = x.float()
     want = norm.weight * (wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()).bfloat16()
-    torch.testing.assert_close(norm(x).normed, want, rtol=0.01, atol=0)
-    assert norm(x).normed.dtype == torch.bfloat16
-    assert torch.equal(norm(x).total, x)
-    torch.testing.assert_close(norm(x, x).normed, norm(2 * x).normed)
+    zero = torch.zeros_like(x)
+    total, normed = norm(x, zero)
+    torch.testing.assert_close(normed, want, rtol=0.01, atol=0)
+    assert normed.dtype == torch.bfloat16
+    assert torch.equal(total, x)
+    torch.testing.assert_close(norm(x, x).normed, norm(2 * x, zero).normed)
 
 
 def test_bf16_logits_are_near_and_attention_stays_wide():

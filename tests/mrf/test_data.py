@@ -1,6 +1,8 @@
 import torch
 
-from dapd.mrf.data import LENGTH, NODES, all_sequences, broken_constraints, draw_sequences, true_graph, valid
+from dapd.mrf.data import LENGTH, all_sequences, broken_constraints, draw_sequences, true_graph, valid
+
+NODES = ("X1", "X2", "X3", "X4", "X5", "Y1", "Y2", "Y3", "Y4")
 
 
 def test_the_true_graph_is_four_triangles():

@@ -86,7 +86,7 @@ def test_pooling_one_model_changes_nothing_and_pooling_copies_neither(stack):
     paths = sample_paths(stack.pick(slice(0, 1)), 6)
     alone = measure_selection(paths, "last 2").overall
     assert pool_models(paths, "last 2").overall == alone
-    twice = Paths(paths.masked, paths.attention.repeat(2, 1, 1, 1, 1, 1, 1), paths.confidence, paths.sequences)
+    twice = Paths(paths.masked, paths.attention.repeat(2, 1, 1, 1, 1, 1, 1), paths.sequences)
     assert pool_models(twice, "last 2").overall.ovr.mean == pytest.approx(alone.ovr.mean)
     both = auc_by_model(twice, "last 2")
     assert both[0] == both[1]

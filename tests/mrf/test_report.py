@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dapd.cli.mrf import app
+from dapd.cli.mrf import app, command_line
 from dapd.errors import DapdError
 from dapd.mrf import paper, storage
 from dapd.mrf.evaluate import Budget
@@ -60,12 +60,17 @@ def test_a_folder_that_is_no_run_is_a_sentence(tmp_path):
     assert "not a run directory" in str(result.exception)
 
 
+def test_a_command_is_reported_as_it_was_given(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/dapd", "mrf", "sweep", "--only", "w64-h4 twice"])
+    assert command_line() == "dapd mrf sweep --only 'w64-h4 twice'"
+
+
 def test_a_run_killed_in_the_middle_goes_on_and_ends_the_same(tmp_path):
     """A real kill: the process has no chance to tidy up."""
     flags = "--models 1 --width 16 --heads 2 --layers 2 --batch 8 --steps 300 --checkpoint-every 20 --device cpu"
 
     def command(name):
-        return [sys.executable, "-m", "dapd.cli.mrf", "train", "--out", str(tmp_path / name), *flags.split()]
+        return [sys.executable, "-m", "dapd", "mrf", "train", "--out", str(tmp_path / name), *flags.split()]
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command("run"), env=environment, stdout=subprocess.DEVNULL)
@@ -78,7 +83,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_ends_the_same(tmp_path):
     with pytest.raises(DapdError, match="has not finished"):
         storage.load_run(tmp_path / "run")
     for name in ("run", "whole"):
-        result = CliRunner().invoke(app, command(name)[3:])
+        result = CliRunner().invoke(app, command(name)[4:])
         assert result.exit_code == 0, result.output
     killed, whole = (storage.load_run(tmp_path / name).network.state_dict() for name in ("run", "whole"))
     assert all(torch.equal(killed[name], whole[name]) for name in whole)

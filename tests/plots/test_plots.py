@@ -43,7 +43,7 @@ def folder(tmp_path_factory, lm):
         write_traces(at / f"{name}.jsonl", [completion.trace for completion in done])
     write_traces(at / "one.jsonl", [done[0].trace])
     rows = [
-        vars(Row("copy", f, f"{f} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1))
+        vars(Row("shuffle", f, f"{f} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1))
         for f in ("dapd-direct", "fast-dllm")
         for k in (1, 2)
     ]
@@ -198,7 +198,7 @@ def test_empty_traces_are_refused(tmp_path):
 
 
 def rows(family: str = "fast-dllm") -> list[Row]:
-    return [Row("copy", family, f"{family} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1) for k in (1, 2)]
+    return [Row("shuffle", family, f"{family} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1) for k in (1, 2)]
 
 
 DRAWN = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 import time
 from functools import partial
@@ -12,7 +13,7 @@ from itertools import count
 
 import pytest
 
-from dapd.trace import Trace
+from dapd.trace import Record, Trace
 from dapd.viewer import write_page
 from dapd.viewer.compact import compact
 from dapd.viewer.page import embedded, read
@@ -80,6 +81,39 @@ def test_the_slider_shows_the_text_of_its_step(browser, decoded):
         assert browser.js("return document.querySelector('input').getAttribute('aria-valuetext')") == (
             f"pass {step} of {last}"
         )
+
+
+def ended() -> list[Trace]:
+    """Texts that end early: by a tail, an EOS in the middle, one that was fixed; and a template, which has no end."""
+    slots = list(range(2, 10))
+    first = Record(1, [2, 3, 5], [5, 5, 5], [0.9] * 3, 5, 2, 0.1, texts=["a", "b", "c"])
+    tail = Record(2, [4, 6], [5, 8], [0.9] * 2, 0, 1, 0.2, tail=[7, 8, 9], texts=["d", ""])
+    middle = Record(2, [4, 6, 7, 8, 9], [5, 8, 5, 5, 5], [0.9] * 5, 0, 1, 0.2, texts=["d", "", "e", "f", "g"])
+    blank = [1] * 2 + [9] * 8
+    fixed = [*blank[:7], 8, *blank[8:]]
+    slots_beside = [p for p in slots if p != 7]
+    return [
+        Trace(blank, slots, 9, 8, 2, steps=[first, tail]),
+        Trace(blank, slots, 9, 8, 2, steps=[first, middle]),
+        Trace(fixed, slots_beside, 9, 8, 2, steps=[first, dataclasses.replace(tail, tail=[8, 9])]),
+        Trace(blank, slots, 9, 8, 2, open_ended=False, steps=[first, middle]),
+    ]
+
+
+def test_tokens_are_counted_as_everywhere(browser):
+    """The page said 160 tokens and 32.0 a pass where the command line said 133 and 26.6."""
+    traces = ended()
+    assert [trace.n_generated for trace in traces] == [4, 4, 4, 8]
+    show(browser, traces)
+    seek(browser, 2)
+    told = browser.js("return [...document.querySelectorAll('.counts')].map((p) => p.textContent)")
+    for trace, words in zip(traces, told, strict=True):
+        assert f"{trace.n_generated} tokens, {trace.tokens_per_forward:.1f} a pass" in words
+    lead = browser.js("return document.querySelector('.lead').textContent")
+    assert re.findall(r"for (\d+) tokens", lead) == [str(trace.n_generated) for trace in traces]
+    seek(browser, 1)
+    told = browser.js("return [...document.querySelectorAll('.counts')].map((p) => p.textContent)")
+    assert all("3 tokens, 3.0 a pass" in words for words in told)
 
 
 def test_keys(browser, decoded):

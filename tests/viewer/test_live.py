@@ -72,6 +72,19 @@ def test_the_end_is_the_plain_text(lm):
     assert f"{view.passes} forward pass" in last.plain
 
 
+def test_tokens_are_counted_as_everywhere(lm, monkeypatch):
+    """The end of the text is no token of it, and what stands behind it neither."""
+    monkeypatch.setenv("COLUMNS", "80")
+    view = LiveView(lm, Terminal())
+    end = lm.network.profile.eos_id
+    view.add(step(lm, [65, 66, None, end, end, end], [0, 1, 3, 4, 5]))
+    assert "1 mask left, 2.0 tokens a pass" in view.render(view.last).plain
+    done = lm.generate("hello", max_new_tokens=40, on_step=LiveView(lm, Terminal()).add)
+    view = LiveView(lm, Terminal())
+    lm.generate("hello", max_new_tokens=40, on_step=view.add)
+    assert f"{done.tokens_per_forward:.1f} tokens a pass" in view.render(view.last).plain
+
+
 def test_wide_characters_are_whole_or_masked(lm):
     view = LiveView(lm, Terminal())
     view.add(step(lm, [*"日本".encode()], list(range(6))))

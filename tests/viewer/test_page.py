@@ -14,9 +14,9 @@ import pytest
 from dapd.cli.view import picked
 from dapd.errors import DapdError
 from dapd.trace import Record, Trace, read_traces, write_traces
-from dapd.viewer import MOST, render, write_page
+from dapd.viewer import render, write_page
 from dapd.viewer.compact import compact
-from dapd.viewer.page import MODULES, bundle, embedded, read
+from dapd.viewer.page import MODULES, MOST, bundle, embedded, read
 from dapd.viewer.report import write_report
 from viewer.helpers_viewer import big, made
 

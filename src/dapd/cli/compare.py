@@ -14,12 +14,15 @@ from rich.table import Table
 
 from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
-from dapd.errors import DapdError
+from dapd.errors import DapdError, missing_extra
 from dapd.evaluation.compare import Comparison, decoders
-from dapd.evaluation.summary import Row, parallelism, pareto, summarise
+from dapd.evaluation.runs import RESULTS
+from dapd.evaluation.summary import Row, areas, pareto, summarise
+from dapd.files import check_writable, make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.lab.tasks import get
 from dapd.models.devices import pick_dtype
+from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
 
 DEFAULT_DECODERS = (
@@ -61,29 +64,22 @@ def compare(
     lm = load(model, device=device, dtype=pick_dtype(dtype))
     calm_threads(lm)
     comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
+    summary, figure = out / "summary.json", out / "tradeoff.png"
+    for path in (summary, *[figure] * plot):  # before the minutes that the work takes
+        check_writable(make_folder(out) / path.name)
     console = Console()
     with Working(console, "decoding", len(comparison)) as work:
         results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)
     report = {"setup": comparison.setup(), "rows": [dataclasses.asdict(row) for row in rows], "aup": areas(rows)}
-    (out / "summary.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    written = [out / "results.jsonl", out / "summary.json"]
-    if plot:
-        tradeoff(rows, out / "tradeoff.png")
-        written.append(out / "tradeoff.png")
+    written = [out / RESULTS, write_text(summary, json.dumps(report, indent=1) + "\n")]
+    if plot and has_matplotlib():
+        tradeoff(rows, figure)
+        written.append(figure)
+    elif plot:
+        console.print(f"no figure: {missing_extra('matplotlib', 'plots', 'drawing figures')}", markup=False)
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
-
-
-def areas(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
-    """Accuracy under parallelism of each family on each task."""
-    out: dict[str, dict[str, float | None]] = {}
-    for task in dict.fromkeys(row.task for row in rows):
-        here = [row for row in rows if row.task == task]
-        best = max(row.score for row in here)
-        families = dict.fromkeys(row.family for row in here)
-        out[task] = {f: parallelism([row for row in here if row.family == f], best) for f in families}
-    return out
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:
@@ -95,11 +91,9 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
         title = f"{task}: {here[0].prompts} prompts (* on the Pareto front)"
         table = Table(title=title, title_justify="left")
         table.add_column("decoder", overflow="fold")  # a long name takes another line, the numbers stay whole
-        with_area = any(value is not None for value in area[task].values())
-        for name in ("score %", "95%", "passes", "per pass", "seconds", *["AUP"] * with_area):
+        for name in ("score %", "95%", "passes", "per pass", "seconds", "AUP"):
             table.add_column(name, justify="right", no_wrap=True, min_width=max(len(name), 6))
         for row in here:
-            aup = area[task][row.family]
             table.add_row(
                 ("* " if row.decoder in front else "  ") + row.decoder,
                 f"{row.score:.1f}",
@@ -107,6 +101,6 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
                 f"{row.nfe:.1f}",
                 f"{row.tokens_per_forward:.2f}",
                 f"{row.seconds:.2f}",
-                *["" if aup is None else f"{aup:.0f}"] * with_area,
+                f"{area[task][row.family]:.0f}",
             )
         console.print(table)

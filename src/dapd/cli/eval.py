@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,11 @@ from rich.table import Table
 
 from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
+from dapd.errors import DapdError
+from dapd.evaluation.harness.gold import EXPECTED, check
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
-from dapd.evaluation.harness.world import World, local_device
+from dapd.evaluation.world import World, local_device
 from dapd.fields import split_pair
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
@@ -43,19 +46,39 @@ def eval_(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    gold: Annotated[
+        bool, typer.Option("--gold", help="Score the data sets' own answers instead of a model: full marks are due.")
+    ] = False,
 ) -> None:
     """Score a model on lm-eval's tasks; under torchrun or accelerate launch the samples are shared out."""
     base = EvalOptions(max_new_tokens, limit, shots, batch=batch, data_dir=data_dir, confirm_unsafe_code=confirm)
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if gold:
+        check_gold(names, base)
+        return
     texts = dict(split_pair(pair, "--set") for pair in settings or [])
     chosen, options = configured(strategy, {"chat": chat, **texts}, base)
     lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     console = Console(quiet=World.from_environment().rank > 0)
     with Working(console, "samples") as work:
-        names = [name.strip() for name in tasks.split(",") if name.strip()]
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, summaries, out)
+
+
+def check_gold(tasks: Sequence[str], options: EvalOptions) -> None:
+    """Score the gold answers; anything less than full marks is a fault of the harness or of the data."""
+    if options.data_dir is None:
+        raise DapdError("the gold answers are read from files: name their folder with --data-dir")
+    with tempfile.TemporaryDirectory() as folder:
+        summaries = check(options.data_dir, options, Path(folder), tasks)
+    for row in summaries:
+        print(f"{row.task:18} {row.n:5} documents  {row.accuracy:6.2f}% ({row.metric})")
+    low = [row for row in summaries if row.accuracy < EXPECTED.get(row.task, 0)]
+    if low:
+        listed = ", ".join(f"{row.task} {row.accuracy:.2f}% of {EXPECTED[row.task]:g}%" for row in low)
+        raise DapdError(f"gold answers score too low: {listed}")
 
 
 def report(console: Console, summaries: Sequence[TaskSummary], out: Path) -> None:

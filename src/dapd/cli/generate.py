@@ -15,6 +15,7 @@ import typer
 
 from dapd.cli.live import LiveView, plural
 from dapd.errors import DapdError
+from dapd.files import check_writable
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.models.devices import pick_dtype
 from dapd.settings import Setting, describe, read_settings
@@ -33,8 +34,9 @@ def generate(
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
-    template: Annotated[
-        str | None, typer.Option(help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer.")
+    templates: Annotated[
+        list[str] | None,
+        typer.Option("--template", help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer. May be repeated."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
@@ -48,21 +50,28 @@ def generate(
     """Complete a prompt, or fill the masks of a template."""
     chosen, options = read_settings(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
-    text = None if template is not None and prompt is None and file is None else read_prompt(prompt, file)
+    if trace is not None:
+        check_writable(trace)
+    text = None if templates and prompt is None and file is None else read_prompt(prompt, file)
     lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
     view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
     on_step = None if view is None else view.add
     asked = text if text is None or raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
     with view or nullcontext():
-        if template is not None:
-            done = lm.infill(template, prompt=asked, strategy=chosen, options=options, on_step=on_step)
+        if templates:
+            done = lm.infill_batch(templates, prompt=asked, strategy=chosen, options=options, on_step=on_step)
         else:
             assert asked is not None
-            done = lm.generate(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=on_step)
+            done = lm.generate_batch(
+                [asked], strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=on_step
+            )
+    for number, one in enumerate(done):
+        show(one, chosen, lm, as_json=as_json, shown=view is not None and number == 0)
+    if lm.name.startswith("random:") and not as_json:
+        print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
-        write_traces(trace, [done.trace])
-    show(done, chosen, lm, as_json=as_json, shown=view is not None)
+        write_traces(trace, [one.trace for one in done])
 
 
 def calm_threads(lm: DiffusionLM) -> None:
@@ -86,7 +95,10 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
         return str(prompt)
     if sys.stdin.isatty():
         raise DapdError("no prompt: give one as an argument, with --file, or on standard input")
-    text = sys.stdin.read().strip()
+    try:
+        text = sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise DapdError(f"cannot read the prompt from standard input: {error}") from None
     if not text:
         raise DapdError("the prompt is empty")
     return text
@@ -109,5 +121,3 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
     passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
     summary = f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), "
     print(f"{summary}{done.seconds:.2f} s, {done.finish_reason}", file=sys.stderr)
-    if lm.name.startswith("random:"):
-        print("note: these are random weights; the text means nothing", file=sys.stderr)

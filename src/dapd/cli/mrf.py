@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import guarded
 from dapd.errors import DapdError
 from dapd.files import check_writable, make_folder
 from dapd.models.devices import pick_device
@@ -28,6 +27,11 @@ app = typer.Typer(help="The toy Markov random field of the paper's section 3.2."
 console = Console(highlight=False, soft_wrap=True)
 
 Device = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")]
+
+
+def command_line() -> str:
+    """The command as it was given, to stand beside what it wrote."""
+    return shlex.join(["dapd", *sys.argv[1:]])
 
 
 def describe(progress: Progress) -> str:
@@ -113,7 +117,7 @@ def sweep_command(
             console.print(f"{at.stack}: left out, {at.note}")
         if at.result is not None and "cells" in at.result:
             print_cells(at.stack, at.result)
-    console.print(f"{out / 'summary.json'}: written by {shlex.join(['dapd', 'mrf', *sys.argv[1:]])}")
+    console.print(f"{out / 'summary.json'}: written by {command_line()}")
 
 
 @app.command("report")
@@ -135,10 +139,8 @@ def report_command(
     """The paper's three tables beside its numbers, and the decoders against the true graph."""
     if paths < 2 or samples < 1:
         raise DapdError(f"--paths is {paths} and --samples {samples}; they must be at least 2 and 1")
-    command = shlex.join(["dapd", *sys.argv[1:]])
-    options = reports.ReportOptions(Budget(n_paths=paths, seed=seed, exact=exact), samples, command=command)
-    if quick:
-        options = replace(reports.QUICK_OPTIONS, command=command)
+    options = reports.ReportOptions(Budget(n_paths=paths, seed=seed, exact=exact), samples)
+    options = replace(reports.QUICK_OPTIONS if quick else options, command=command_line())
     if out is not None:
         for name in reports.FILES:  # before the minutes that the report takes
             check_writable(make_folder(out) / name)
@@ -161,7 +163,3 @@ def print_cells(stack: str, result: dict[str, object]) -> None:
             shown = " ".join(f"{o[m]['mean']:.3f}" for m in ("auc", "ratio", "ovr"))
             parts.append(f"{selection}: {shown} (step 1 OVR {first['ovr']['mean']:.2f})")
         console.print(" | ".join(parts), markup=False)
-
-
-if __name__ == "__main__":
-    guarded(app)

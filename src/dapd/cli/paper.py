@@ -14,9 +14,9 @@ from dapd.cli.paper_figures import draw
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
-from dapd.evaluation.harness.world import World, local_device
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
 from dapd.evaluation.paper.report import MEASURES
+from dapd.evaluation.world import World, local_device
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 from dapd.decoding import Options
 from dapd.errors import DapdError
 from dapd.evaluation.decoding import SEED_STEP, prompt
-from dapd.evaluation.runs import Run
+from dapd.evaluation.fingerprint import fingerprint
+from dapd.evaluation.ledger import Job, Ledger, digest
+from dapd.evaluation.runs import Record, Run
 from dapd.fields import split_pair
 from dapd.generation import DiffusionLM
 from dapd.lab.evaluate import examples
-from dapd.lab.tasks import Task
-from dapd.settings import LOOP, Setting, changed, route, setting, with_fields
+from dapd.lab.tasks import Example, Task
+from dapd.settings import LOOP, Setting, changed, describe, route, setting, with_fields
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,19 @@ class Decoder:
     knobs: Mapping[str, str]
     """What was changed from the preset, as it was written."""
 
+    def __post_init__(self) -> None:
+        if self.options.seed != 0:
+            raise DapdError(f"{self.label}: every prompt draws with a seed of its own; set the seed of the comparison")
+
     @property
     def label(self) -> str:
         return " ".join([self.family, *(f"{key}={value}" for key, value in self.knobs.items())])
+
+    def digest(self) -> str:
+        """A checksum of everything that makes it decide as it does: the label alone may stand for something else."""
+        kind = type(self.setting.strategy)
+        options = self.setting.with_blocks(self.options)
+        return digest(kind.__module__, kind.__qualname__, describe(self.setting.strategy), dataclasses.asdict(options))
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,8 @@ class Result:
     """Generated tokens before the first EOS."""
     seconds: float
     """Its share of the time of its forward passes."""
+    digest: str = ""
+    """A checksum of the decoder and of the prompt with its answer."""
 
 
 def decoders(spec: str) -> list[Decoder]:
@@ -81,9 +96,21 @@ class Comparison:
     seed: int = 0
     batch: int = 32
 
+    def __post_init__(self) -> None:
+        for what, names in (("decoder", [d.label for d in self.decoders]), ("task", [t.name for t in self.tasks])):
+            for name in names:
+                if names.count(name) > 1:
+                    raise DapdError(f"the {what} {name!r} is named twice; every prompt would count twice")
+
     def setup(self) -> dict[str, Any]:
-        """What must agree for results to be comparable. Decoders and tasks may be added later."""
-        return {"model": self.model.name, "prompts": self.prompts, "seed": self.seed}
+        """What must agree for results to be comparable. Decoders and tasks may be added later: each result says itself
+        which decoder and which prompt it is of."""
+        return {
+            "model": self.model.name,
+            "weights": fingerprint(self.model),
+            "prompts": self.prompts,
+            "seed": self.seed,
+        }
 
     def __len__(self) -> int:
         return len(self.decoders) * len(self.tasks) * self.prompts
@@ -91,50 +118,62 @@ class Comparison:
     def run(self, folder: Path, progress: Callable[[int], None] = lambda n: None) -> list[Result]:
         """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
         run = Run.open(folder, self.setup(), "comparison")
-        held = as_results(run)
-        run.note_environment()
-        known = {(r.decoder, r.task, r.example) for r in held}
-        for decoder, task in [(d, t) for t in self.tasks for d in self.decoders]:
-            missing = [i for i in range(self.prompts) if (decoder.label, task.name, i) not in known]
-            progress(self.prompts - len(missing))
-            for result in self._decode(decoder, task, missing):
-                run.append([dataclasses.asdict(result)])
-                held.append(result)
-                progress(1)
-        names = {d.label for d in self.decoders}
-        return [r for r in held if r.decoder in names and r.task in {t.name for t in self.tasks}]
+        ledger = Ledger(run, key_of)
+        records: list[Record] = []
+        for task in self.tasks:
+            asked = examples(task, self.prompts, self.seed)
+            for decoder in self.decoders:
+                work = partial(self._decode, decoder, task)
+                records += ledger.fill(self._jobs(decoder, task, asked), work, progress)
+        return as_results(records, folder)
 
-    def _decode(self, decoder: Decoder, task: Task, missing: Sequence[int]) -> Iterator[Result]:
-        """Results as they come: as soon as one prompt is complete, the next takes its place in the batch."""
-        if not missing:
-            return
-        asked = examples(task, self.prompts, self.seed)
-        options = replace(decoder.options, seed=tuple(self.seed * SEED_STEP + i for i in missing))
-        chats = [[{"role": "user", "content": asked[i].prompt}] for i in missing]
-        canvases = [self.model.canvas(prompt(self.model, chat), task.room) for chat in chats]
-        for number, completion in self.model.complete(
-            canvases, strategy=decoder.setting, options=options, batch_size=self.batch
-        ):
-            example = missing[number]
-            yield Result(
-                decoder=decoder.label,
-                family=decoder.family,
-                task=task.name,
-                example=example,
-                score=task.score(asked[example], completion.text),
-                nfe=completion.nfe,
-                tokens=completion.n_generated,
-                seconds=round(completion.compute_seconds, 6),
+    def _jobs(self, decoder: Decoder, task: Task, asked: Sequence[Example]) -> list[Job[tuple[int, Example]]]:
+        rule = decoder.digest()
+        return [
+            Job(
+                (decoder.label, task.name, number),
+                digest(rule, task.room, example.prompt, example.answer),
+                (number, example),
             )
+            for number, example in enumerate(asked)
+        ]
+
+    def _decode(self, decoder: Decoder, task: Task, jobs: Sequence[Job[tuple[int, Example]]]) -> Iterator[Record]:
+        """Results as they come: as soon as one prompt is complete, the next takes its place in the batch."""
+        seeds = tuple(self.seed * SEED_STEP + job.what[0] for job in jobs)
+        chats = [[{"role": "user", "content": job.what[1].prompt}] for job in jobs]
+        canvases = [self.model.canvas(prompt(self.model, chat), task.room) for chat in chats]
+        for place, completion in self.model.complete(
+            canvases, strategy=decoder.setting, options=replace(decoder.options, seed=seeds), batch_size=self.batch
+        ):
+            number, example = jobs[place].what
+            yield dataclasses.asdict(
+                Result(
+                    decoder=decoder.label,
+                    family=decoder.family,
+                    task=task.name,
+                    example=number,
+                    score=task.score(example, completion.text),
+                    nfe=completion.nfe,
+                    tokens=completion.n_generated,
+                    seconds=round(completion.compute_seconds, 6),
+                    digest=jobs[place].digest,
+                )
+            )
+
+
+def key_of(record: Record) -> tuple[str, str, int]:
+    return record["decoder"], record["task"], record["example"]
 
 
 def read_results(folder: Path) -> list[Result]:
     """The results of a folder. A last line that a kill cut short is dropped; any other damage is an error."""
-    return as_results(Run(folder))
+    return as_results(Ledger(Run(folder), key_of).held.values(), folder)
 
 
-def as_results(run: Run) -> list[Result]:
+def as_results(records: Iterable[Record], folder: Path) -> list[Result]:
+    """Records as results; `folder` is named where they are something else."""
     try:
-        return [Result(**record) for record in run.records()]
+        return [Result(**record) for record in records]
     except TypeError as error:
-        raise DapdError(f"{run.folder} holds results of another kind ({error}); nothing was changed") from None
+        raise DapdError(f"{folder} holds results of another kind ({error}); nothing was changed") from None

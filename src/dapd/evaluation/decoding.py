@@ -1,18 +1,18 @@
-"""Prompts decoded into a folder of results, batch by batch, so that a killed run goes on where it was."""
+"""Prompts decoded into a folder of results, one by one, so that a killed run goes on where it was."""
 
 from __future__ import annotations
 
 import dataclasses
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dapd.decoding import Options
 from dapd.errors import DapdError
-from dapd.evaluation.harness.run import fingerprint
-from dapd.evaluation.harness.world import World
+from dapd.evaluation.fingerprint import fingerprint
+from dapd.evaluation.ledger import Job, Ledger, digest
 from dapd.evaluation.runs import Record, Run
+from dapd.evaluation.world import World
 from dapd.generation import Completion, DiffusionLM
 from dapd.models.tokenizer import Messages
 from dapd.settings import Setting, describe
@@ -27,11 +27,6 @@ class Asked:
 
     key: str
     messages: Messages
-
-    @property
-    def name(self) -> str:
-        """The key with a checksum of the prompt: a result never stands for a prompt that has changed since."""
-        return f"{self.key} {zlib.crc32(repr(list(self.messages)).encode()):08x}"
 
 
 @dataclass(frozen=True)
@@ -74,37 +69,43 @@ def decode_all(
 ) -> list[Record]:
     """The results of all prompts in their order; what the folder does not hold yet is decoded and appended to it.
 
-    Several processes share the prompts out among them, and all return all of the results.
+    Several processes share the prompts out among them, and all return all of the results. A prompt whose text changed
+    since is asked anew, beside the old result.
     """
-    world = World.from_environment()
-    known = {record["key"]: record for record in run.records()}
-    mine = world.share(list(enumerate(asked)))
-    missing = [(place, one) for place, one in mine if one.name not in known]
-    progress(len(mine) - len(missing))
-    if missing:
-        run.note_environment()
-    decoded: list[Record] = []
-    options = dataclasses.replace(plan.loop, seed=tuple(plan.seed * SEED_STEP + place for place, _ in missing))
-    canvases = [model.canvas(prompt(model, one.messages), plan.length) for _, one in missing]
-    for number, completion in model.complete(canvases, strategy=plan.setting, options=options, batch_size=plan.batch):
-        one = missing[number][1]
-        decoded.append({**_record(one, completion), **keep(one, completion)})
-        run.append(decoded[-1:])
-        progress(1)
-    known |= {record["key"]: record for record in world.gather(decoded)}
-    return [known[one.name] for one in asked]
+    texts = [digest(list(one.messages)) for one in asked]
+    jobs = [
+        Job((one.key, text), text, (place, one)) for place, (one, text) in enumerate(zip(asked, texts, strict=True))
+    ]
+
+    def work(missing: list[Job[tuple[int, Asked]]]) -> Iterator[Record]:
+        seeds = tuple(plan.seed * SEED_STEP + place for place, _ in (job.what for job in missing))
+        canvases = [model.canvas(prompt(model, job.what[1].messages), plan.length) for job in missing]
+        options = dataclasses.replace(plan.loop, seed=seeds)
+        done = model.complete(canvases, strategy=plan.setting, options=options, batch_size=plan.batch)
+        for number, completion in done:
+            job = missing[number]
+            yield {**_record(job, completion), **keep(job.what[1], completion)}
+
+    ledger = Ledger(run, lambda record: (record["key"], record["digest"]), World.from_environment())
+    return ledger.fill(jobs, work, progress)
 
 
-def prompt(model: DiffusionLM, messages: Messages) -> list[int]:
-    """The ids of a conversation; a model without a chat template reads its turns as paragraphs."""
+def prompt(model: DiffusionLM, messages: Messages) -> Messages | str:
+    """A conversation as the model takes it; one without a chat template reads the turns as paragraphs."""
     if model.tokenizer.has_chat:
-        return model.encode(messages)
-    return model.encode("\n\n".join(message["content"] for message in messages) + "\n\n")
+        return messages
+    return "\n\n".join(message["content"] for message in messages) + "\n\n"
 
 
-def _record(asked: Asked, done: Completion) -> Record:
+def _job(place: int, asked: Asked) -> Job[tuple[int, Asked]]:
+    text = digest(list(asked.messages))
+    return Job((asked.key, text), text, (place, asked))
+
+
+def _record(job: Job[Any], done: Completion) -> Record:
     return {
-        "key": asked.name,
+        "key": job.key[0],
+        "digest": job.digest,
         "text": done.text,
         "nfe": done.nfe,
         "tokens": done.n_generated,

@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from dapd.errors import DapdError
-from dapd.files import draft_of, make_folder, parse_json, write_text, writing
+from dapd.files import make_folder, parse_json, write_once, write_text, writing
 
 RESULTS, SETUP, ENVIRONMENT = "results.jsonl", "setup.json", "environment.jsonl"
 
@@ -43,7 +43,7 @@ class Run:
         elif (folder / RESULTS).exists():
             raise DapdError(f"{folder} holds results but no {SETUP}: choose another folder with --out")
         else:
-            _write_once(where, json.dumps(setup, indent=1) + "\n")
+            write_once(where, json.dumps(setup, indent=1) + "\n")
             # Processes of one run start together: whoever came second must have asked for the same.
             _check(where, setup, what)
         return cls(folder)
@@ -162,18 +162,6 @@ def _check(where: Path, setup: Mapping[str, Any], what: str) -> None:
     if differ:
         said = ", ".join(differ)
         raise DapdError(f"{where.parent} holds a {what} of another set-up ({said}); choose another folder with --out")
-
-
-def _write_once(path: Path, text: str) -> None:
-    """The whole file at once, unless another process was faster."""
-    draft = draft_of(path)
-    with writing(path):
-        try:
-            draft.write_text(text, encoding="utf-8")
-            with contextlib.suppress(FileExistsError):
-                path.hardlink_to(draft)
-        finally:
-            draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""From single results to a table: means with bootstrap intervals, Pareto fronts, accuracy under parallelism."""
+"""From single results to a table: means with their intervals, Pareto fronts, accuracy under parallelism."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-
 from dapd.evaluation.compare import Result
+
+NORMAL_95 = 1.959964
+"""So many standard deviations on either side hold 95% of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Row:
     """Mean score, in percent."""
     low: float
     high: float
-    """95% bootstrap interval of the score."""
+    """95% interval of the score."""
     nfe: float
     tokens_per_forward: float
     seconds: float
@@ -42,52 +43,70 @@ def summarise(results: Sequence[Result]) -> list[Row]:
 
 def _row(group: list[Result]) -> Row:
     n = len(group)
-    scores = torch.tensor([r.score for r in group], dtype=torch.float64) * 100
-    low, high = interval(scores)
+    score = sum(r.score for r in group) / n
+    low, high = interval(score, n)
     nfe = sum(r.nfe for r in group) / n
     return Row(
         task=group[0].task,
         family=group[0].family,
         decoder=group[0].decoder,
         prompts=n,
-        score=float(scores.mean()),
-        low=low,
-        high=high,
+        score=100 * score,
+        low=100 * low,
+        high=100 * high,
         nfe=nfe,
         tokens_per_forward=sum(r.tokens for r in group) / max(1, sum(r.nfe for r in group)),
         seconds=sum(r.seconds for r in group) / n,
     )
 
 
-def interval(scores: torch.Tensor, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """95% interval of the mean by resampling the prompts."""
-    generator = torch.Generator().manual_seed(seed)
-    picks = torch.randint(len(scores), (draws, len(scores)), generator=generator)
-    low, high = torch.quantile(scores[picks].mean(-1), torch.tensor([0.025, 0.975], dtype=scores.dtype)).tolist()
-    return low, high
+def interval(mean: float, n: int) -> tuple[float, float]:
+    """95% interval of a share that was measured on n prompts, by Wilson's formula.
+
+    It has the right width at the edges, where resampling has none: one right answer of one says little. Scores between
+    0 and 1 vary at most as much as shares of the same mean, so for them it is never too narrow.
+    """
+    spread = NORMAL_95**2 / n
+    middle = (mean + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * mean * (1 - mean) + spread**2 / 4) / (1 + spread)
+    return max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))
 
 
 def pareto(rows: Sequence[Row]) -> list[Row]:
-    """The rows that no other beats: every other one needs more passes or scores less. By rising passes."""
-    best: list[Row] = []
-    for row in sorted(rows, key=lambda r: (r.nfe, -r.score)):
-        if not best or row.score > best[-1].score:
-            best.append(row)
-    return best
+    """The rows that no other beats, by rising passes; of equal rows all of them."""
+    return sorted((row for row in rows if not any(_beats(other, row) for other in rows)), key=lambda row: row.nfe)
 
 
-def parallelism(rows: Sequence[Row], best_score: float) -> float | None:
-    """AUP: the area under accuracy against tokens per forward, falls below the best score weighing ever less.
+def _beats(one: Row, other: Row) -> bool:
+    """Whether one is as good in both respects and better in one of them."""
+    as_good = one.nfe <= other.nfe and one.score >= other.score
+    return as_good and (one.nfe, one.score) != (other.nfe, other.score)
 
-    Trapezoids of acc * min(exp(-3 (1 - acc / best)), 1) between points by rising tokens per forward; points more than
-    five points below the first are left out. None where fewer than two points are left.
+
+def parallelism(rows: Sequence[Row], best_score: float) -> float:
+    """AUP, the area under accuracy against tokens per forward, as d3LLM measures it.
+
+    From 0 to the first point (the fewest tokens per forward) it is a rectangle, from there on trapezoids of
+    acc * min(exp(-3 (1 - acc / best)), 1): falls below the best score weigh ever less. Points more than five points
+    below the first are left out.
     """
     points = sorted((row.tokens_per_forward, row.score) for row in rows)
     points = [p for p in points if p[1] >= points[0][1] - 5]
-    if len(points) < 2 or best_score <= 0:
-        return None
+    if best_score <= 0:
+        return 0.0
     weighted = [(x, y * min(math.exp(-3 * (1 - y / best_score)), 1.0)) for x, y in points]
-    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(weighted))
+    return points[0][0] * points[0][1] + sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(weighted))
+
+
+def areas(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Accuracy under parallelism of each family on each task."""
+    out: dict[str, dict[str, float]] = {}
+    for task in dict.fromkeys(row.task for row in rows):
+        here = [row for row in rows if row.task == task]
+        best = max(row.score for row in here)
+        families = dict.fromkeys(row.family for row in here)
+        out[task] = {f: parallelism([row for row in here if row.family == f], best) for f in families}
+    return out
 
 
 def fewest_at(rows: Sequence[Row], score: float) -> Row | None:

@@ -1,4 +1,4 @@
-"""RMSNorm, alone or together with the residual addition before it."""
+"""RMSNorm together with the residual addition before it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,14 @@ class Added(NamedTuple):
     normed: Float[Tensor, "*b d"]
 
 
-def rms_norm(x: Float[Tensor, "*b d"], weight: Float[Tensor, " d"], eps: float) -> Float[Tensor, "*b d"]:
-    """Normalise in fp32, cast back, then scale: the order of casts is the checkpoints' own."""
-    if _fits(x, weight):
-        from dapd.kernels.jit.norm import rms_norm as kernel
-
-        return kernel(x, None, weight, eps).normed
-    wide = x.float()
-    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
-
-
 def add_rms_norm(x: Float[Tensor, "*b d"], y: Float[Tensor, "*b d"], weight: Float[Tensor, " d"], eps: float) -> Added:
-    """x + y, and its norm."""
-    if _fits(x, weight, y) and y.dtype == x.dtype:
-        from dapd.kernels.jit.norm import rms_norm as kernel
+    """x + y and its norm: computed in fp32, cast back, then scaled. The order of casts is the checkpoints' own."""
+    same = x.dtype == y.dtype == weight.dtype
+    if usable(x, weight, y) and same and x.dtype in FLOATS:
+        from dapd.kernels.jit.norm import add_rms_norm as kernel
 
         return kernel(x, y, weight, eps)
     total = x + y
-    return Added(total, rms_norm(total, weight, eps))
-
-
-def _fits(x: Tensor, weight: Tensor, *others: Tensor) -> bool:
-    return usable(x, weight, *others) and x.dtype in FLOATS and weight.dtype == x.dtype
+    wide = total.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return Added(total, weight * (wide * scale).to(total.dtype))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,6 @@ def load_network(
     dtype: torch.dtype | None = None,
     mask_id: int | None = None,
     eot_id: int | None = None,
-    max_length: int | None = None,
 ) -> Transformer:
     """The network of a checkpoint folder. dtype None: bf16 on an accelerator, fp32 on a CPU."""
     config = read_json(folder / "config.json")
@@ -220,8 +219,6 @@ def load_network(
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id, eot_id)
-    if max_length is not None:
-        shape = replace(shape, max_length=max_length)
     # What does not fit is found out from the headers of the files, before a network of that size is made.
     stored = stored_tensors(folder)
     check_layers(shape.n_layers, stored, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
 from dapd.models.checkpoint import INDEX, check_layers, check_types, read_json, some, stored_tensors
 from dapd.models.columns import Span, take
-from dapd.models.tokenizer import open_auto_tokenizer, quiet
+from dapd.models.tokenizer import HubTokenizer, open_auto_tokenizer, quiet
 
 
 class HubMaskedLM:
@@ -128,8 +129,12 @@ def _padding_of_positions(inner: Any) -> int | None:
 
 def load_masked_lm(
     folder: Path, *, device: torch.device | str, dtype: torch.dtype | None, mask_id: int | None
-) -> tuple[HubMaskedLM, Any]:
-    """The model of a folder and its tokenizer, through `transformers`; no code of the checkpoint is run, ever."""
+) -> tuple[HubMaskedLM, HubTokenizer]:
+    """The model of a folder and its tokenizer, through `transformers`; no code of the checkpoint is run, ever.
+
+    Special tokens other than the end of the text are never predicted: they would be committed, and then be missing from
+    the text.
+    """
     try:
         import transformers  # noqa: F401  (asked for here, so that its absence has one message)
     except ImportError:
@@ -149,7 +154,9 @@ def load_masked_lm(
             f"{folder}: the tokenizer has ids up to {largest}, the model only {inner.config.vocab_size} tokens: they "
             "do not belong together"
         )
-    return HubMaskedLM(inner, Profile(mask_id=mask, eos_id=end, pad_id=tokenizer.pad_token_id)), tokenizer
+    profile = Profile(mask_id=mask, eos_id=end, pad_id=tokenizer.pad_token_id)
+    reader = HubTokenizer(tokenizer, profile)
+    return HubMaskedLM(inner, replace(profile, special=reader.special_ids)), reader
 
 
 def _check_files(folder: Path) -> None:

@@ -15,7 +15,7 @@ from dapd.models.devices import default_dtype, pick_device
 from dapd.models.fp8 import check_fp8, to_fp8
 from dapd.models.loading import is_masked_lm, load_network, random, resolve
 from dapd.models.masked_lm import load_masked_lm
-from dapd.models.tokenizer import ByteTokenizer, HubTokenizer, Tokenizer, load_tokenizer
+from dapd.models.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from dapd.models.transformer import TransformerConfig
 
 ANY_TEXT = "lab:any-text"
@@ -54,8 +54,7 @@ def open_model(
     if is_masked_lm(folder):
         if fp8:
             raise DapdError(f"fp8 is for LLaDA and Dream models; {name} is a masked language model of transformers")
-        masked_lm, inner = load_masked_lm(folder, device=chosen, dtype=dtype, mask_id=mask_id)
-        return LoadedModel(masked_lm, HubTokenizer(inner, masked_lm.profile), name)
+        return LoadedModel(*load_masked_lm(folder, device=chosen, dtype=dtype, mask_id=mask_id), name)
     network = load_network(folder, device=chosen, dtype=dtype, mask_id=mask_id, eot_id=eot_id)
     network = to_fp8(network) if fp8 else network
     return LoadedModel(network, partial(load_tokenizer, folder, network.profile, lenient=name == ANY_TEXT), shown)

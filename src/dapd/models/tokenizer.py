@@ -33,7 +33,10 @@ class Tokenizer(Protocol):
         ...
 
     def frame(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids before and behind the masks that continue a text: what the tokenizer closes a text with goes behind."""
+        """Ids before and behind the masks that continue a text: what the tokenizer closes a text with goes behind.
+
+        Where it closes nothing, the text is read as it stands.
+        """
         ...
 
     def chat(self, messages: Messages) -> list[int]:
@@ -127,7 +130,8 @@ class HubTokenizer:
     def frame(self, text: str) -> tuple[list[int], list[int]]:
         mark = str(self.inner.convert_ids_to_tokens(self.mask_id))
         ids = self.encode(text.removesuffix(" ") + mark)
-        if self.mask_id not in ids:  # a mask that the tokenizer has no name for
+        # A tokenizer may close nothing, or have no name for the mask.
+        if self.mask_id not in ids or ids[-1] == self.mask_id:
             return self.encode(text), []
         place = len(ids) - 1 - ids[::-1].index(self.mask_id)
         return ids[:place], ids[place + 1 :]
@@ -158,7 +162,7 @@ class ByteTokenizer:
     def __init__(self, profile: Profile) -> None:
         self.mask_id = profile.mask_id
         self._ends = {profile.eos_id, profile.eot_id}
-        self.special = {value for value in vars(profile).values() if value is not None}
+        self.special = {*profile.special, *(value for value in vars(profile).values() if isinstance(value, int))}
 
     @property
     def special_ids(self) -> tuple[int, ...]:

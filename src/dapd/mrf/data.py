@@ -14,7 +14,6 @@ MASK_ID = N_VALUES
 N_FREE = 5
 """X1..X5, drawn independently and uniformly."""
 LENGTH = 2 * N_FREE - 1
-NODES = (*(f"X{i + 1}" for i in range(N_FREE)), *(f"Y{i + 1}" for i in range(N_FREE - 1)))
 TRIANGLES = tuple((i, i + 1, N_FREE + i) for i in range(N_FREE - 1))
 """Each constraint ties X_i, X_{i+1} and Y_i to each other."""
 

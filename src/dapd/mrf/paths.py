@@ -26,7 +26,6 @@ class Paths:
 
     masked: Bool[Tensor, "steps paths n"]
     attention: Float[Tensor, "models steps paths layers heads n n"]
-    confidence: Float[Tensor, "models steps paths n"]
     sequences: Int[Tensor, "models paths n"]
     """What the paths ended in."""
 
@@ -73,7 +72,6 @@ def sample_paths(network: StackedRADD, n_paths: int = 100, seed: int = 0) -> Pat
     return Paths(
         masked=torch.stack([v.masked for v in measured]),
         attention=torch.stack(attention, 1),
-        confidence=torch.stack([v.prediction.logits.softmax(-1).amax(-1) for v in measured], 1),
         sequences=visits[-1].after,
     )
 

@@ -18,9 +18,8 @@ from dapd.mrf.decoders import QUICK, Decoded, contenders, decode_with
 from dapd.mrf.evaluate import Budget, Evaluation, evaluate
 from dapd.mrf.paths import Paths, sample_paths
 from dapd.mrf.recipe import to_json
-from dapd.mrf.storage import Run
+from dapd.mrf.storage import Run, hardware
 from dapd.mrf.study import ScoreStudy, study_scores
-from dapd.mrf.sweep import hardware
 from dapd.mrf.tables import markdown
 
 

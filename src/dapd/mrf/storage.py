@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dapd.errors import DapdError, first_line
-from dapd.files import draft_of, make_folder, parse_json, write_text
+from dapd.errors import DapdError
+from dapd.files import make_folder, parse_json, replacing, write_text
 from dapd.mrf.network import StackedRADD
 from dapd.mrf.recipe import Recipe, from_json, to_json
 
@@ -74,14 +74,8 @@ def save_weights(folder: Path, weights: dict[str, Tensor], dtype: torch.dtype = 
     for first in range(0, n_models, group):
         shard = {name: w[first : first + group].detach().to("cpu", dtype).contiguous() for name, w in weights.items()}
         path = folder / f"weights-{first:03d}.safetensors"
-        part = draft_of(path)
-        try:
-            save_file(shard, part)
-            part.replace(path)
-        except (SafetensorError, OSError) as error:
-            raise DapdError(f"cannot write {path}: {first_line(error)}") from None
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path) as draft:
+            save_file(shard, draft)
         paths.append(path)
     return paths
 
@@ -110,3 +104,9 @@ def load_run(folder: Path, n_models: int | None = None, device: torch.device | s
             raise DapdError(f"the weights in {folder} are of another shape: {name} is {shapes}")
     network.load_state_dict(weights)
     return Run(recipe, network.to(device).pick(slice(0, n_models)))
+
+
+def hardware(device: str) -> dict[str, str]:
+    """What the numbers were made on."""
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU, one thread per core in use"
+    return {"device": name, "torch": torch.__version__}

@@ -105,7 +105,7 @@ def study_heads(paths: Paths) -> Heads:
 
 def auc_by_model(paths: Paths, selection: str) -> list[float]:
     mean = layer_mean(paths, selection)[:, :, :, None, None]
-    pooled = Paths(paths.masked, mean, paths.confidence, paths.sequences)
+    pooled = Paths(paths.masked, mean, paths.sequences)
     return head_aucs(pooled).nanmean(1).flatten().tolist()
 
 

@@ -151,7 +151,7 @@ def sweep(options: SweepOptions, folder: Path, execution: Execution) -> Iterator
             }
         results[stack.name] = result
         summary = {
-            "hardware": hardware(execution.device),
+            "hardware": storage.hardware(execution.device),
             "execution": dataclasses.asdict(execution),
             "stacks": results,
         }
@@ -176,9 +176,3 @@ def keep_weights(folder: Path, trainer: Trainer) -> None:
     make_folder(folder)
     write_text(folder / "recipe.json", json.dumps(to_json(trainer.recipe), indent=1) + "\n")
     storage.save_weights(folder, trainer.weights(mean=trainer.recipe.ema > 0), torch.float16)
-
-
-def hardware(device: str) -> dict[str, str]:
-    """What the numbers were made on."""
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU, one thread per core in use"
-    return {"device": name, "torch": torch.__version__}

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dapd.decoding.graphs import capture
 from dapd.errors import DapdError, first_line
-from dapd.files import alone_in, draft_of
+from dapd.files import alone_in, replacing
 from dapd.mrf import storage
 from dapd.mrf.data import LENGTH, MASK_ID, N_FREE, N_VALUES, all_sequences, draw_sequences
 from dapd.mrf.network import StackedRADD, initialise, transformer_block
@@ -113,7 +114,7 @@ class Trainer:
         self.step = 0
         self.mode = "eager"
         self.eager_steps = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.replay: Callable[[], None] | None = None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if execution.compile:
             self.compile()
@@ -184,8 +185,8 @@ class Trainer:
             self.ema_weight.fill_(1 - self.recipe.ema_at(self.step))
             if self.stream is None:
                 self.one_step()
-            elif self.graph is not None:
-                self.graph.replay()
+            elif self.replay is not None:
+                self.replay()
             else:
                 self.step_before_capture(self.stream)
             self.step += 1
@@ -201,16 +202,13 @@ class Trainer:
         torch.cuda.current_stream().wait_stream(stream)
         self.eager_steps += 1
         if self.eager_steps == EAGER_STEPS:
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(graph, stream=stream):
-                    self.one_step()
-                self.graph = graph
+                # The steps so far were its warm-up.
+                self.replay = capture(self.one_step, stream=stream, warmups=0)
                 self.mode += ", captured"
             except RuntimeError as error:
                 self.optimizer.zero_grad(set_to_none=True)
-                self.mode += f", not captured: {str(error).splitlines()[0]}"
+                self.mode += f", not captured: {first_line(error)}"
 
     def seed(self) -> None:
         """Start the random stream of the steps up to the next checkpoint: a resumed run needs no saved generator."""
@@ -282,14 +280,9 @@ def _train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progr
         trainer.restore(load_checkpoint(path, trainer, execution.device))
 
     def checkpoint() -> None:
-        part = draft_of(path)
-        try:
-            torch.save({"recipe": to_json(recipe), "every": execution.checkpoint_every, **trainer.state()}, part)
-            part.replace(path)
-        except (OSError, RuntimeError) as error:  # torch's writer has a RuntimeError for a full disk
-            raise DapdError(f"cannot write {path}: {first_line(error)}") from None
-        finally:
-            part.unlink(missing_ok=True)
+        state = {"recipe": to_json(recipe), "every": execution.checkpoint_every, **trainer.state()}
+        with replacing(path) as draft:
+            torch.save(state, draft)
 
     yield from run_steps(trainer, checkpoint)
     dtype = torch.float16 if execution.half else torch.float32

@@ -34,8 +34,8 @@ LOOK = {
     "svg.hashsalt": "dapd",
     "figure.constrained_layout.use": True,
 }
-WIDE, COLUMN = 7.0, 3.4
-"""Inches: the width of a page's text and of one of two columns."""
+WIDE = 7.0
+"""Inches: the width of a page's text."""
 
 
 @dataclass(frozen=True)

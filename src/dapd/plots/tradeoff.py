@@ -13,7 +13,8 @@ from dapd.plots.palette import style
 
 
 def tradeoff(rows: Sequence[Row], path: Path | None = None, *, axes: Sequence[Any] | None = None) -> None:
-    """A panel per task, each decoder's Pareto front as a line, that of all decoders as a shadow."""
+    """A panel per task: each decoder with the 95% interval of its score, each family's Pareto front as a line, that of
+    all decoders as a shadow."""
     if path is not None:
         check_suffix(path)
     if not rows:
@@ -39,6 +40,8 @@ def _panel(axis: Any, rows: Sequence[Row], task: str) -> None:
         look = style(family)
         at = [r.nfe for r in mine], [r.score for r in mine]
         axis.scatter(*at, s=26, alpha=0.85, linewidths=0, label=plain(family), **look)
+        spread = [r.score - r.low for r in mine], [r.high - r.score for r in mine]
+        axis.errorbar(*at, yerr=spread, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.4, zorder=1)
         front = pareto(mine)
         axis.plot([r.nfe for r in front], [r.score for r in front], lw=1.2, alpha=0.7, color=look["color"])
     best = pareto(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool
@@ -15,19 +16,22 @@ from dapd.strategies.base import (
     Observation,
     Selection,
     Strategy,
+    check_choice,
     check_range,
     top,
 )
+
+Reading = Literal["program", "paper"]
 
 
 @dataclass(frozen=True)
 class Dawn(Strategy):
     """Commit three groups, and the best position if all are empty.
 
-    U1: confidence >= confident. U2: confidence >= induce, and an edge to an anchor: a decided token, up to the end of
-    the block, that the model itself gives a probability >= confident. U3: of the rest with confidence >= low and no
-    edge to U1 or U2, a conflict-free set in order of confidence. An edge is attention >= edge, keys that everything
-    attends to (a column mean above sink) left out. The rule as published; the authors' code differs in details.
+    U1: confidence >= confident. U2: confidence >= induce, and an edge to an anchor: a decided position, up to the end
+    of the block, of which the model is sure (>= confident). U3: of the rest with confidence >= low and not tied to what
+    is accepted, a conflict-free set in order of confidence. An edge is attention >= edge, keys that everything attends
+    to (a column mean above sink) left out. What makes an anchor and a tie, `reading` says.
     """
 
     confident: float = 0.9
@@ -42,10 +46,15 @@ class Dawn(Strategy):
     """Mean attention received above which a key is a sink and has no edges."""
     layers: float | tuple[int, ...] = (-4, -3, -2, -1)
     """Layers whose attention is averaged."""
+    reading: Reading = "program"
+    """program, as the authors' code has it: an anchor needs a confident prediction, whichever token stands there, and
+    tied is what attends to a position that is in U1 and in U2. paper, as the text reads: an anchor's own token must be
+    that probable, and tied is what has an edge, in either direction, to U1 or U2."""
 
     def __post_init__(self) -> None:
         for name in ("confident", "induce", "low", "edge", "sink"):
             check_range(name, getattr(self, name), 0, 1)
+        check_choice("reading", self.reading, get_args(Reading))
         AttentionNeed(self.layers)
 
     @property
@@ -63,18 +72,24 @@ class Dawn(Strategy):
         return edges
 
     def anchors(self, seen: Observation) -> Bool[Tensor, "batch n"]:
-        p = seen.logits.softmax(-1).gather(-1, seen.current[..., None]).squeeze(-1)
-        # A masked column holds the mask token, whose logit is at the lowest value: its p is 0.
-        before = seen.position < seen.block[:, 1:]
-        return seen.valid & before & (p >= self.confident)
+        """Decided positions up to the end of the block, of which the model is sure."""
+        decided = seen.valid & ~seen.masked & (seen.position < seen.block[:, 1:])
+        if self.reading == "program":
+            return decided & (seen.confidence >= self.confident)
+        standing = seen.logits.softmax(-1).gather(-1, seen.current[..., None]).squeeze(-1)
+        return decided & (standing >= self.confident)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         edges = self.edges(seen)
+        either = edges | edges.mT
         sure = seen.masked & (seen.confidence >= self.confident)
         anchored = (edges & self.anchors(seen)[:, None]).any(-1)
-        accepted = sure | (seen.masked & anchored & (seen.confidence >= self.induce))
-        either = edges | edges.mT
-        tied = (either & accepted[:, None]).any(-1)
+        induced = seen.masked & anchored & (seen.confidence >= self.induce)
+        if self.reading == "program":
+            tied = (edges & (sure & induced)[:, None]).any(-1)
+        else:
+            tied = (either & (sure | induced)[:, None]).any(-1)
+        accepted = sure | induced
         rest = seen.masked & ~accepted & ~tied & (seen.confidence >= self.low)
         commit = accepted | independent_set(either, seen.confidence, rest)
         best = top(seen.confidence, seen.masked, 1)

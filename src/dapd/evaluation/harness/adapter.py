@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lm_eval.api.model import LM
@@ -16,8 +15,9 @@ from dapd.errors import DapdError
 from dapd.evaluation.harness.likelihood import log_likelihood
 from dapd.evaluation.harness.options import EvalOptions
 from dapd.evaluation.harness.prompts import Prompter, chat_mode, conversation, cut, fenced
-from dapd.evaluation.harness.world import World
+from dapd.evaluation.ledger import Job, Ledger, digest
 from dapd.evaluation.runs import RESULTS, Record, Run
+from dapd.evaluation.world import World
 from dapd.generation import Completion, DiffusionLM
 from dapd.settings import Setting, describe
 
@@ -25,29 +25,15 @@ Key = tuple[str, int, int, int]
 """Task, document, request of the document, repeat."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """One request, once."""
-
-    key: Key
-    request: Any
-    digest: str
-    """Of the request's text: an answer to another text under the same key is not this one's."""
-
-
-def jobs_of(requests: Sequence[Any]) -> list[Job]:
+def jobs_of(requests: Sequence[Any]) -> list[Job[Any]]:
     """A job per request, in order; requests that are asked several times are told apart by their repeat."""
-    seen: Counter[tuple[str, int, int]] = Counter()
-    out = []
+    repeats: Counter[tuple[str, int, int]] = Counter()
+    jobs = []
     for request in requests:
         place = (str(request.task_name), int(request.doc_id or 0), int(request.idx))
-        out.append(Job((*place, seen[place]), request, digest(request.request_type, *request.args)))
-        seen[place] += 1
-    return out
-
-
-def digest(*parts: Any) -> str:
-    return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:16]
+        jobs.append(Job((*place, repeats[place]), digest(request.request_type, *request.args), request))
+        repeats[place] += 1
+    return jobs
 
 
 def key_of(record: Record) -> Key:
@@ -89,7 +75,7 @@ def check_records(records: Sequence[Record], where: str) -> None:
 class Ready:
     """A prompt that is ready to be decoded."""
 
-    job: Job
+    job: Job[Any]
     ids: list[int]
     n_new: int
     until: list[str]
@@ -97,39 +83,11 @@ class Ready:
     """Time that it took to encode the prompt."""
 
 
-@dataclass
-class Memory:
-    """The results of a run, in a folder or only here."""
-
-    run: Run | None = None
-    held: dict[Key, Record] = field(default_factory=dict)
-
-    started: bool = False
-    """Whether this process has added anything yet: then it is written down where it ran."""
-
-    def __post_init__(self) -> None:
-        if self.run is not None:
-            records = self.run.records()
-            check_records(records, str(self.run.folder / RESULTS))
-            self.held |= {key_of(record): record for record in records}
-
-    def find(self, job: Job) -> Record | None:
-        record = self.held.get(job.key)
-        if record is not None and record["digest"] != job.digest:
-            task, doc, *_ = job.key
-            raise DapdError(
-                f"the results at hand answer another text for {task}, document {doc}: the data or lm-eval's task file "
-                "changed since; choose another folder with --out"
-            )
-        return record
-
-    def add(self, records: Sequence[Record]) -> None:
-        if self.run is not None:
-            if not self.started:
-                self.run.note_environment()
-                self.started = True
-            self.run.append(records)
-        self.held |= {key_of(record): record for record in records}
+def ledger(run: Run | None = None, world: World | None = None) -> Ledger:
+    """The results of a run, each with all of its columns, or of no folder at all."""
+    if run is not None:
+        check_records(run.records(), str(run.folder / RESULTS))
+    return Ledger(run, key_of, world)
 
 
 class HarnessLM(LM):  # type: ignore[misc]
@@ -150,8 +108,7 @@ class HarnessLM(LM):  # type: ignore[misc]
         super().__init__()
         self.model, self.setting, self.options = model, setting, options
         self.prompter = Prompter(model.tokenizer, chat_mode(options.chat, model.tokenizer))
-        self.memory = Memory(run)
-        self.spread = world or World()
+        self.ledger = ledger(run, world)
         self.prefix: Callable[[Any], str] = lambda request: ""
         """The end of a request's context that the answer is to begin with."""
         self.on_progress: Callable[[int], None] = lambda n: None
@@ -175,38 +132,26 @@ class HarnessLM(LM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
         return [record["logprob"] for record in self.answers(requests, self._likelihoods)]
 
-    def answers(self, requests: Sequence[Any], work: Callable[[list[Job]], Iterator[list[Record]]]) -> list[Record]:
+    def answers(self, requests: Sequence[Any], work: Callable[[list[Job[Any]]], Iterable[Record]]) -> list[Record]:
         """A record per request: those that are held, and the others by `work`, this process doing its share."""
-        jobs = jobs_of(requests)
-        mine = [job for job in self.spread.share(jobs) if self.memory.find(job) is None]
-        self.on_progress(len(self.spread.share(jobs)) - len(mine))
-        new: list[Record] = []
-        for records in work(mine):
-            self.memory.add(records)
-            new += records
-            self.on_progress(len(records))
-        self.memory.held |= {key_of(record): record for record in self.spread.gather(new)}
-        missing = [job.key for job in jobs if job.key not in self.memory.held]
-        if missing:
-            raise DapdError(f"no answer to {missing[0]}: the processes do not see the same folder of results")
-        return [self.memory.held[job.key] for job in jobs]
+        return self.ledger.fill(jobs_of(requests), work, self.on_progress)
 
     def seed_of(self, key: Key) -> int:
         return zlib.crc32(repr((self.options.seed, *key)).encode())
 
-    def _generate(self, jobs: list[Job]) -> Iterator[list[Record]]:
+    def _generate(self, jobs: list[Job[Any]]) -> Iterator[Record]:
         ready = [self._ready(job) for job in jobs]
         canvases = [self.model.canvas(one.ids, one.n_new) for one in ready]
         loop = replace(self.options.loop, seed=tuple(self.seed_of(one.job.key) for one in ready))
         for number, completion in self.model.complete(
             canvases, strategy=self.setting, options=loop, batch_size=self.options.batch
         ):
-            yield [self._record(ready[number], completion)]
+            yield self._record(ready[number], completion)
 
-    def _ready(self, job: Job) -> Ready:
-        context, wanted = job.request.args
+    def _ready(self, job: Job[Any]) -> Ready:
+        context, wanted = job.what.args
         began = time.perf_counter()
-        ids = self.prompter.ids(context, self.prefix(job.request))
+        ids = self.prompter.ids(context, self.prefix(job.what))
         seconds = time.perf_counter() - began
         n_new = self.options.max_new_tokens or int(wanted.get("max_gen_toks", 256))
         room = self.model.network.max_length - n_new
@@ -257,7 +202,7 @@ class HarnessLM(LM):  # type: ignore[misc]
             ids = self.model.tokenizer.encode(text, special=False)
         return sum(i != eos for i in ids)
 
-    def _likelihoods(self, jobs: list[Job]) -> Iterator[list[Record]]:
+    def _likelihoods(self, jobs: list[Job[Any]]) -> Iterator[Record]:
         for job in jobs:
             began = time.perf_counter()
             value, nfe, tokens = 0.0, 0, 0
@@ -266,18 +211,16 @@ class HarnessLM(LM):  # type: ignore[misc]
                 value += log_likelihood(self.model.network, before, after, self.options.mc_samples, seed)
                 nfe, tokens = nfe + self.options.mc_samples, tokens + len(after)
             seconds = round(time.perf_counter() - began, 6)
-            yield [
-                _head(job, "likelihood")
-                | {"logprob": value, "greedy": False, "nfe": nfe, "tokens": tokens, "seconds": seconds}
-            ]
+            costs = {"nfe": nfe, "tokens": tokens, "seconds": seconds}
+            yield _head(job, "likelihood") | {"logprob": value, "greedy": False} | costs
 
-    def _pieces(self, job: Job) -> list[tuple[list[int], list[int]]]:
+    def _pieces(self, job: Job[Any]) -> list[tuple[list[int], list[int]]]:
         """Context and continuation of a request; a text alone is cut into pieces that fit the model."""
         room = self.model.network.max_length
-        if len(job.request.args) == 1:
-            ids = self.model.tokenizer.encode(job.request.args[0])
+        if len(job.what.args) == 1:
+            ids = self.model.tokenizer.encode(job.what.args[0])
             return [([], ids[first : first + room]) for first in range(0, len(ids), room)]
-        before, after = self.prompter.pair(*job.request.args)
+        before, after = self.prompter.pair(*job.what.args)
         if len(before) + len(after) > room:
             raise DapdError(
                 f"{job.key[0]}, document {job.key[1]}: {len(before) + len(after)} tokens; the model takes {room}; "
@@ -286,6 +229,6 @@ class HarnessLM(LM):  # type: ignore[misc]
         return [(before, after)]
 
 
-def _head(job: Job, kind: str) -> Record:
+def _head(job: Job[Any], kind: str) -> Record:
     task, doc, idx, repeat = job.key
     return {"kind": kind, "task": task, "doc": doc, "idx": idx, "repeat": repeat, "digest": job.digest}

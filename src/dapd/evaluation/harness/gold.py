@@ -1,15 +1,10 @@
-"""A model that answers from the gold files: with it the scorers must give full marks.
-
-    python -m dapd.evaluation.harness.gold --data-dir DATA --confirm-run-unsafe-code
+"""A model that answers from the gold files: with it the scorers must give full marks (`dapd eval --gold`).
 
 Anything less than full marks is a fault of the harness or of the data, not of a model.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,9 +75,10 @@ class GoldModel(DiffusionLM):
 
     def complete(self, canvases: Sequence[Canvas], **_: Any) -> Iterator[tuple[int, Completion]]:
         for number, canvas in enumerate(canvases):
-            yield number, self._answer(canvas.tokens[: canvas.start].tolist())
+            yield number, self.answer(canvas.tokens[: canvas.start].tolist())
 
-    def _answer(self, prompt: list[int]) -> Completion:
+    def answer(self, prompt: list[int]) -> Completion:
+        """The completion of a prompt: the answer whose end of the prompt is the longest that fits."""
         text = self.tokenizer.decode(prompt).rstrip()
         found = [end for end in self.answers if text.endswith(end)]
         if not found:
@@ -97,31 +93,3 @@ class GoldModel(DiffusionLM):
 def check(folder: Path, options: EvalOptions, out: Path, tasks: Sequence[str] = TASKS) -> list[TaskSummary]:
     """Score the gold answers."""
     return evaluate(GoldModel(folder), Setting(TopK()), tasks, options, out)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Score the gold answers with the benchmarks' own scorers.")
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--confirm-run-unsafe-code", action="store_true")
-    asked = parser.parse_args()
-    options = EvalOptions(
-        data_dir=asked.data_dir, limit=asked.limit, batch=32, confirm_unsafe_code=asked.confirm_run_unsafe_code
-    )
-    try:
-        with tempfile.TemporaryDirectory() as out:
-            found = check(asked.data_dir, options, Path(out), asked.tasks.split(","))
-    except DapdError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    for summary in found:
-        least = EXPECTED.get(summary.task)
-        note = "" if least is None else "  ok" if summary.accuracy >= least else f"  TOO LOW: {least:g} expected"
-        print(f"{summary.task:18} {summary.n:5} documents  {summary.accuracy:6.2f}% ({summary.metric}){note}")
-    if any(s.accuracy < EXPECTED.get(s.task, 0) for s in found):
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

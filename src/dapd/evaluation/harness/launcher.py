@@ -12,8 +12,8 @@ from dapd.errors import DapdError
 from dapd.evaluation.harness.adapter import HarnessLM
 from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.run import setup
-from dapd.evaluation.harness.world import World, local_device
 from dapd.evaluation.runs import Run
+from dapd.evaluation.world import World, local_device
 from dapd.generation import load
 from dapd.models.devices import pick_dtype
 

@@ -16,15 +16,13 @@ from dapd.evaluation.harness.options import EvalOptions, TaskSummary
 from dapd.evaluation.harness.prompts import chat_mode
 from dapd.evaluation.harness.scoring import guarded, summarise
 from dapd.evaluation.harness.tasks import load_tasks, quiet, require_lm_eval
-from dapd.evaluation.harness.world import World
 from dapd.evaluation.runs import Run
+from dapd.evaluation.world import World
 from dapd.generation import DiffusionLM
 from dapd.settings import Setting, describe
 
 if TYPE_CHECKING:
     from dapd.evaluation.harness.adapter import HarnessLM
-
-__all__ = ["SCORES", "SUMMARY", "evaluate", "fingerprint", "setup"]
 
 SUMMARY, SCORES = "summary.json", "scores.json"
 
@@ -94,7 +92,7 @@ def _score(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions, run: R
     summaries = []
     for name in tasks:
         docs = {sample["doc_id"] for sample in results["samples"][name]}
-        records = [r for r in lm.memory.held.values() if r["task"] == name and r["doc"] in docs]
+        records = [r for r in lm.ledger.held.values() if r["task"] == name and r["doc"] in docs]
         summaries.append(summarise(name, results["results"][name], records))
     late = {name: len(guard.timed_out) for name, guard in guards.items() if guard.timed_out}
     scores = {name: [_scores(sample) for sample in results["samples"][name]] for name in tasks}

@@ -11,10 +11,10 @@ from dapd.decoding import Options
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.decoding import Plan
 from dapd.evaluation.harness.options import Chat, EvalOptions
-from dapd.evaluation.harness.world import World
 from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH, Cell
 from dapd.evaluation.parallelbench import GROUPS
+from dapd.evaluation.world import World
 from dapd.files import make_folder, write_text
 from dapd.generation import DiffusionLM
 from dapd.settings import Setting

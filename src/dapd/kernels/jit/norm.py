@@ -12,18 +12,17 @@ from dapd.kernels.norm import Added
 
 
 @triton.jit
-def _rms_norm(x, y, weight, total, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _add_rms_norm(x, y, weight, total, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
-    value = tl.load(x + row + column, inside, other=0.0)
-    if ADD:
-        # Rounded to the model's dtype before it is normalised: that sum is what the residual stream holds.
-        other = tl.load(y + row + column, inside, other=0.0)
-        value = (value.to(tl.float32) + other.to(tl.float32)).to(x.dtype.element_ty)
-        tl.store(total + row + column, value, inside)
+    value = tl.load(x + row + column, inside, other=0.0).to(tl.float32)
+    other = tl.load(y + row + column, inside, other=0.0).to(tl.float32)
+    # Rounded to the model's dtype before it is normalised: that sum is what the residual stream holds.
+    value = (value + other).to(x.dtype.element_ty)
+    tl.store(total + row + column, value, inside)
     wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide) / size + eps)
     normed = (wide * scale).to(x.dtype.element_ty).to(tl.float32)
@@ -31,21 +30,21 @@ def _rms_norm(x, y, weight, total, out, size, eps, ADD: tl.constexpr, BLOCK: tl.
     tl.store(out + row + column, (factor * normed).to(x.dtype.element_ty), inside)
 
 
-def rms_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> Added:
-    """The norm of x, or of x + y."""
-    x, size = x.contiguous(), x.shape[-1]
+def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Added:
+    """The sum of x and y, and its norm."""
+    x = x.contiguous()
+    size = x.shape[-1]
+    total = torch.empty_like(x)
     out = torch.empty_like(x)
-    total = x if y is None else torch.empty_like(x)
     block = triton.next_power_of_2(size)
-    _rms_norm[(x.numel() // size,)](
+    _add_rms_norm[(x.numel() // size,)](
         x,
-        x if y is None else y.contiguous(),
+        y.contiguous(),
         weight,
         total,
         out,
         size,
         eps,
-        ADD=y is not None,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
         **dependent_launch(x),

@@ -18,7 +18,8 @@ export class Decoding {
     this.colour = head.colour ?? "#888888";
     this.eosId = head.eos_id;
     this.slots = head.slots;
-    this.start = head.open_ended === false ? 0 : Math.min(head.start ?? 0, head.slots[0] ?? 0);
+    this.isOpenEnded = head.open_ended !== false; // else EOS is a token like any other
+    this.start = !this.isOpenEnded ? 0 : Math.min(head.start ?? 0, head.slots[0] ?? 0);
     this.length = head.canvas.length;
     this.given = head.texts ?? null;
     this.records = [];
@@ -27,7 +28,11 @@ export class Decoding {
     this.confidence = new Map();
     this.isEnd = new Set(); // positions that hold EOS
     this.graphs = new Map(); // pass -> graph, unpacked when first asked for
-    this.decided = [0]; // tokens decided after each pass
+    this.decided = [0]; // positions decided after each pass
+    this.written = [0]; // tokens of the text after each pass: decided, and before the first EOS
+    this.region = head.start ?? 0; // where the text may end: a mask in the prompt may hold EOS too
+    const fixed = this.isOpenEnded ? head.canvas.indexOf(head.eos_id, this.region) : -1;
+    this.end = fixed < 0 ? Infinity : fixed;
     this.hasEdges = false;
     this.hasHeld = false;
     this.edgesLeftOut = false;
@@ -58,9 +63,17 @@ export class Decoding {
       this.isEnd.add(position);
     }
     this.decided.push(this.decided[pass - 1] + record.positions.length + (record.tail ?? []).length);
+    this.written.push(this.#written());
     this.hasEdges ||= record.edges != null;
     this.hasHeld ||= record.held != null;
     this.edgesLeftOut ||= record.edges?.chosen != null;
+  }
+
+  /** Tokens of the text so far. What an early stop fills in behind the end of the text earns nothing. */
+  #written() {
+    const ends = this.isOpenEnded ? [...this.isEnd].filter((position) => position >= this.region) : [];
+    this.end = Math.min(this.end, ...ends);
+    return this.slots.filter((position) => position < this.end && this.born.has(position)).length;
   }
 
   /** What a pass changed: its committed positions and its EOS tail. */

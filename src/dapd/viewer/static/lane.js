@@ -70,17 +70,19 @@ export class Lane {
     const at = Math.min(pass, decoding.passes);
     const decided = decoding.decided[at];
     const total = decoding.slots.length;
-    const rate = at ? (decided / at).toFixed(1) : "0";
+    const tokens = decoding.written[at];
+    const rate = at ? (tokens / at).toFixed(1) : "0";
     const tau = this.viewer.showGraph ? decoding.tau(pass) : null;
     this.counts.textContent =
-      `pass ${at} of ${decoding.passes} · ${decided} of ${total} tokens · ${rate} a pass` +
+      `pass ${at} of ${decoding.passes} · ${total - decided} of ${total} masked · ` +
+      `${plural(tokens, "token")}, ${rate} a pass` +
       (tau === null ? "" : ` · edges above τ ${tau.toFixed(3)}`);
     this.bar.firstChild.style.transform = `scaleX(${total ? decided / total : 1})`;
     const finished = decoding.done && at === decoding.passes && at > 0;
     this.element.classList.toggle("done", finished);
     this.badge.hidden = !finished;
     this.badge.textContent = finished ? `done in ${plural(decoding.passes, "pass")}` : "";
-    const told = `the text after pass ${at} of ${decoding.passes}, ${decided} of ${total} tokens decided`;
+    const told = `the text after pass ${at} of ${decoding.passes}, ${decided} of ${total} positions decided`;
     this.panel.element.setAttribute("aria-label", `${decoding.label}: ${told}`);
     this.heat.move();
     this.#links();

@@ -30,7 +30,7 @@ export class Viewer {
         title: "Segments", hint: "runs of decided tokens", value: (record) => record.segments,
       }),
       new Curves(this.clock, decodings, {
-        title: "Tokens per forward pass", hint: "committed in each pass", stepped: true,
+        title: "Positions decided in each pass", hint: "the end of the text included", stepped: true,
         value: (record) => record.positions.length,
       }),
     ];
@@ -92,7 +92,8 @@ export class Viewer {
       ...(prompts.size > 1 ? [el("p", { class: "notice" }, "These decodings answer different prompts.")] : []),
       ...promptBox(this.lanes), settingsBox(this.lanes),
     );
-    const told = ({ label, passes, slots }) => `${label}: ${plural(passes, "forward pass")} for ${slots.length} tokens`;
+    const told = ({ label, passes, written }) =>
+      `${label}: ${plural(passes, "forward pass")} for ${plural(written[passes], "token")}`;
     this.lead.textContent = this.decodings.map(told).join(" · ");
     const keys = this.lanes.length > 1 ? this.lanes.map(({ decoding }) => this.#key(decoding)) : [];
     this.legend.replaceChildren(...keys, this.#scale());
