@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two torch threads wait for each other when anything else uses the machine; the tests run two processes of one thread.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format clean
+.PHONY: demo test check lint format clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -17,6 +17,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+# The inner loop: what a change to the decoding core can break, without the slowest tests of it.
+check: lint
+	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/decoding tests/strategies tests/test_*.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -64,6 +64,7 @@ def close(first, second):
         assert one[5] == pytest.approx(other[5], abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream"])
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_replayed_and_eager_decoding_are_the_same(recorder, recordings, family, loop):

@@ -329,6 +329,7 @@ def check_step(step, now, strategy, options):
     return changed
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(decodings())
 @pytest.mark.filterwarnings(

@@ -151,6 +151,7 @@ def test_the_arrivals_were_not_all_alike():
     assert all(count >= 8 for count in TALLY.values()), TALLY
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(requests(), min_size=2, max_size=6), st.sampled_from([None, 2, 3]))
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
