@@ -1,4 +1,4 @@
-"""The command line: `dapd generate`, `dapd models`, `dapd strategies`, `dapd doctor`, `dapd mrf`, `dapd lab`."""
+"""The command line: how it starts, and how it ends when something is wrong. `app.py` has the commands."""
 
 from __future__ import annotations
 
