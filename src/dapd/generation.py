@@ -311,6 +311,10 @@ class DiffusionLM:
         self._check_ids(ids)
         return Canvas.infill(ids, mask_id=self.network.profile.mask_id)
 
+    def question(self, text: str) -> Prompt:
+        """A text as a user's message where the model has a chat template; else the text itself, to be continued."""
+        return [{"role": "user", "content": text}] if self.tokenizer.has_chat else text
+
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt."""
         if isinstance(prompt, str):

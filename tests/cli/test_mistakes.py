@@ -1,10 +1,12 @@
 """What a user or a machine does wrong ends in one line and exit code 2, before the work and not after it."""
 
 import json
+import os
 import resource
 import runpy
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -178,6 +180,24 @@ def test_output_that_finds_no_room() -> None:
         command = [sys.executable, "-m", "dapd", "strategies"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize("module", ["torch", "typer"])
+def test_an_interrupt_while_modules_load(tmp_path: Path, module: str) -> None:
+    """torch is loaded with the package, typer with the command line."""
+    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    scripts = tomllib.loads((EXPERIMENTS.parent / "pyproject.toml").read_text())["project"]["scripts"]
+    place, _, function = scripts["dapd"].partition(":")
+    path = os.pathsep.join([str(tmp_path), str(EXPERIMENTS.parent / "src")])
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {place} import {function}; {function}()", "strategies"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_full_disk_under_a_training(tmp_path: Path) -> None:

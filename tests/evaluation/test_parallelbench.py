@@ -335,10 +335,10 @@ def test_missing_files_and_columns(folder: Path, tmp_path: Path) -> None:
         load_task(tmp_path, "puzzle/one")
     file = tmp_path / "puzzle" / "one.jsonl"
     file.write_text('{"input": {"other": 1}}\n')
-    with pytest.raises(DapdError, match="line 1 has no column 'answer'"):
+    with pytest.raises(DapdError, match="line 1: no column 'answer'"):
         load_task(tmp_path, "puzzle/one")
     file.write_text('{"input": {"other": 1}, "answer": ""}\nnonsense\n')
-    with pytest.raises(DapdError, match="line 2 is not JSON"):
+    with pytest.raises(DapdError, match="line 2: not JSON"):
         load_task(tmp_path, "puzzle/one")
     file.write_text('{"input": {"other": 1}, "answer": ""}\n')
     task = load_task(tmp_path, "puzzle/one")

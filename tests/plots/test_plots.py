@@ -197,6 +197,16 @@ def test_empty_traces_are_refused(tmp_path):
         decoding.trajectory([trace([[0]])] * 13, tmp_path / "a.png")
 
 
+def test_scores_are_drawn_with_their_intervals():
+    from matplotlib.figure import Figure
+
+    axis = Figure().subplots()
+    tradeoff([Row("t", "fast-dllm", "a", 10, 100.0, 72.0, 100.0, 5.0, 2.0, 0.1)], axes=[axis])
+    [bars] = [one for one in axis.collections if type(one).__name__ == "LineCollection"]
+    [segment] = bars.get_segments()
+    assert segment.tolist() == [[5.0, 72.0], [5.0, 100.0]]
+
+
 def rows(family: str = "fast-dllm") -> list[Row]:
     return [Row("shuffle", family, f"{family} {k}", 10, 50.0 + k, 40.0, 60.0, 10.0 * k, 2.0, 0.1) for k in (1, 2)]
 

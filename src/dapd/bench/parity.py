@@ -43,8 +43,7 @@ def canvases_of(lm: DiffusionLM, task: str, n_prompts: int, seed: int = 0) -> li
         raise DapdError(f"prompts is {n_prompts}; it must be at least 1")
     chosen, rng = get(task), random.Random(seed)
     texts = [chosen.make(rng, Split.TEST).prompt for _ in range(n_prompts)]
-    chat = lm.tokenizer.has_chat
-    return [lm.canvas([{"role": "user", "content": text}] if chat else text, chosen.room) for text in texts]
+    return [lm.canvas(lm.question(text), chosen.room) for text in texts]
 
 
 def decoded(lm: DiffusionLM, canvases: Sequence[Canvas], strategy: Selects, *, reference: bool) -> Run:

@@ -1,4 +1,4 @@
-"""The command line: one module for each command of `dapd`, and what they have in common."""
+"""The command line: how it starts, and how it ends when something is wrong. `app.py` has the commands."""
 
 from __future__ import annotations
 

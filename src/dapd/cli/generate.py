@@ -57,7 +57,7 @@ def generate(
     calm_threads(lm)
     view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
     on_step = None if view is None else view.add
-    asked = text if text is None or raw or not lm.tokenizer.has_chat else [{"role": "user", "content": text}]
+    asked = text if text is None or raw else lm.question(text)
     with view or nullcontext():
         if templates:
             done = lm.infill_batch(templates, prompt=asked, strategy=chosen, options=options, on_step=on_step)

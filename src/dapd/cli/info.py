@@ -24,6 +24,7 @@ EXTRAS = {
     "hub": {"transformers": "tokenizers, chat templates", "huggingface_hub": "checkpoints by hub id"},
     "cli": {"typer": "this command line", "rich": "tables and the live view"},
     "plots": {"matplotlib": "figures"},
+    "eval": {"lm_eval": "benchmarks", "rouge_score": "ROUGE-L", "sacrebleu": "BLEU", "pyyaml": "ParallelBench's files"},
 }
 
 

@@ -107,8 +107,7 @@ def _edges(asked: Asked) -> None:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
     lm = load(asked.model)
     calm_threads(lm)
-    chats: list[Any] = [[{"role": "user", "content": text}] if lm.tokenizer.has_chat else text for text in texts]
-    scores = edges.collect(lm, chats, n_new=asked.max_new_tokens, taus=asked.tau)
+    scores = edges.collect(lm, [lm.question(text) for text in texts], n_new=asked.max_new_tokens, taus=asked.tau)
     edges.edges(scores, asked.out, Path(asked.model).name)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from dapd.errors import DapdError
@@ -56,8 +57,6 @@ class World:
 
 def local_device() -> str | None:
     """The GPU of this process on its machine; None: no launcher, or nothing to choose from."""
-    import torch
-
     count = torch.cuda.device_count()
     local = os.environ.get("LOCAL_RANK")
     return f"cuda:{int(local) % count}" if local is not None and count else None

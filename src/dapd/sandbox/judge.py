@@ -39,7 +39,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 START = 60.0
 """Seconds that the keeper gets to start, on a machine with much else to do."""
 
-GRACE = 4.0
+GRACE = 12.0
 """Seconds beyond the limit after which the keeper itself is given up: more than it takes to end everything."""
 
 

@@ -27,8 +27,9 @@ from dapd.sandbox.wire import ClosedError, GarbageError, receive, send
 READY = b"ready\n"
 """Said before the clock starts: the caller counts from here, however long the interpreter took."""
 
-PATIENCE = 3.0
-"""Seconds that the ends of all processes are waited for; a few thousandths are usual."""
+PATIENCE = 10.0
+"""Seconds that the ends of all processes are waited for. A few thousandths are usual; on a machine with much else to do
+a process that was killed may have to wait for its turn to end."""
 
 PROCESSES = os.path.isdir("/proc/self")
 """Whether the system lists its processes as files."""

@@ -7,12 +7,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dapd.errors import DapdError
-from dapd.files import parse_json
-
-Row = dict[str, Any]
+from dapd.evaluation.rows import Row, read_rows
 
 
 @dataclass(frozen=True)
@@ -33,35 +30,10 @@ class LocalData:
         for name in self.resources:
             if not (folder / name).exists():
                 raise DapdError(f"{folder / name} is missing; the task's scorer needs it")
-        return {split: [r for r in self.rows(folder / name) if self.keep(r)] for split, name in self.files.items()}
+        return {split: [r for r in self._rows(folder / name) if self.keep(r)] for split, name in self.files.items()}
 
-    def rows(self, path: Path) -> Iterator[Row]:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise DapdError(f"cannot read {path}: {error.strerror}; --data-dir names the folder above it") from None
-        except UnicodeDecodeError:
-            raise DapdError(f"{path} is not UTF-8 text") from None
-        found = False
-        for number, line in enumerate(text.split("\n"), 1):
-            if not line.strip():
-                continue
-            try:
-                row = parse_json(line)
-            except ValueError as error:
-                raise DapdError(f"{path}, line {number}: not JSON ({error})") from None
-            self._check(row, f"{path}, line {number}")
-            found = True
-            yield row
-        if not found:
-            raise DapdError(f"{path} holds no rows")
-
-    def _check(self, row: Any, where: str) -> None:
-        for column, kind in self.columns.items():
-            if not isinstance(row, dict) or column not in row:
-                raise DapdError(f"{where}: no column {column!r}; needed: {', '.join(self.columns)}")
-            if not isinstance(row[column], kind):
-                raise DapdError(f"{where}: {column} is {row[column]!r}; it must be of type {kind.__name__}")
+    def _rows(self, path: Path) -> list[Row]:
+        return read_rows(path, self.columns, "--data-dir names the folder above it")
 
 
 GSM8K = LocalData(

@@ -13,9 +13,10 @@ import torch
 
 from dapd.canvas import Canvas
 from dapd.errors import DapdError
-from dapd.evaluation.harness.data import GSM8K, HUMANEVAL, IFEVAL, MATH500, MBPP, LocalData, Row
+from dapd.evaluation.harness.data import GSM8K, HUMANEVAL, IFEVAL, MATH500, MBPP, LocalData
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary
 from dapd.evaluation.harness.run import evaluate
+from dapd.evaluation.rows import Row
 from dapd.generation import Completion, DiffusionLM
 from dapd.models.base import Profile
 from dapd.models.tokenizer import ByteTokenizer

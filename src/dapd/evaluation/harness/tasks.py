@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.util
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -125,8 +126,6 @@ def _file(name: str, data_dir: Path | None) -> Path:
 
 def _unknown_task(name: str, names: Sequence[str]) -> DapdError:
     """lm-eval has ten thousand tasks: only the nearest is worth saying."""
-    import difflib
-
     near = difflib.get_close_matches(name, KNOWN, n=1) or difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return DapdError(f"unknown task {name!r}; {hint}with local files: {', '.join(KNOWN)}; others: lm-eval ls tasks")

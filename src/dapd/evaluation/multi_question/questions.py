@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError, missing_extra
-from dapd.evaluation.parallelbench.data import read_jsonl
+from dapd.evaluation.rows import read_rows
 from dapd.models.tokenizer import Messages
 
 FILE = "triviaqa_dpr_test.jsonl"
@@ -65,7 +65,7 @@ def read_questions(folder: Path | None) -> list[Question]:
     if folder is None:
         rows = _from_hub()
     else:
-        rows = read_jsonl(folder / FILE if folder.is_dir() else folder, ("question", "aliases"))
+        rows = read_rows(folder / FILE if folder.is_dir() else folder, {"question": str, "aliases": list})
     return [
         Question(str(row.get("id", number)), row["question"].strip(), tuple(map(str, row["aliases"])))
         for number, row in enumerate(rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError, missing_extra, unknown
-from dapd.files import parse_json
+from dapd.evaluation.rows import read_rows
 from dapd.models.tokenizer import Messages
 
 
@@ -147,30 +147,5 @@ def _configs(path: Path) -> dict[str, Any]:
 
 
 def _samples(path: Path) -> tuple[Sample, ...]:
-    rows = read_jsonl(path, ("input", "answer"))
+    rows = read_rows(path, {"input": dict, "answer": object})
     return tuple(Sample(f"{path.stem}/{number}", row["input"], row["answer"]) for number, row in enumerate(rows))
-
-
-def read_jsonl(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a missing file, a damaged line or a missing column is named."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise DapdError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DapdError(f"{path} is not text") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise DapdError(f"{path}, line {number} is not JSON: {error}") from None
-        lacking = [column for column in columns if not isinstance(row, dict) or column not in row]
-        if lacking:
-            raise DapdError(f"{path}, line {number} has no column {lacking[0]!r}; needed: {', '.join(columns)}")
-        rows.append(row)
-    if not rows:
-        raise DapdError(f"{path} is empty")
-    return rows
