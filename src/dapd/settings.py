@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dapd import own
 from dapd.decoding.options import Options
 from dapd.errors import DapdError, unknown
 from dapd.fields import check_fields, field_names, read, split_pair
@@ -121,12 +122,36 @@ def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
     return replace(options, sampling=replace(options.sampling, **sampling), **own)
 
 
-def read_settings(name: str, pairs: Iterable[str]) -> tuple[Setting, Options]:
-    """Strategy and options from a name and `field=value` texts; a field belongs to whichever of the two has it."""
-    chosen = setting(name)
-    texts = dict(split_pair(pair, "--set") for pair in pairs)
-    own, loop = route(texts, [type(chosen.strategy), LOOP], f"field of {name} or of the loop")
-    return replace(chosen, strategy=changed(chosen.strategy, own)), with_fields(Options(), loop)
+def split_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """The name and the texts of the fields of `NAME` or `NAME:field=value,...`, as the command line has them."""
+    name, colon, rest = spec.rpartition(":")
+    if not colon or "=" not in rest:
+        return spec, {}
+    return name, dict(split_pair(part, f"in {spec!r},") for part in rest.split(",") if part)
+
+
+def named(name: str) -> Setting:
+    """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own (`dapd.own`)."""
+    if not own.is_own(name):
+        return setting(name)
+    strategy = own.find(name)
+    if isinstance(strategy, Setting):
+        return strategy
+    if not callable(getattr(strategy, "select", None)):
+        raise DapdError(f"{name} is no strategy: it has no method `select`; see docs/strategies.md")
+    return Setting(strategy)
+
+
+def read_settings(spec: str, pairs: Iterable[str]) -> tuple[Setting, Options]:
+    """Strategy and options from `NAME:field=value,...` and further `field=value` texts.
+
+    A field belongs to whichever of the two has it.
+    """
+    name, texts = split_spec(spec)
+    chosen = named(name)
+    texts |= dict(split_pair(pair, "--set") for pair in pairs)
+    fields, loop = route(texts, [type(chosen.strategy), LOOP], f"field of {name} or of the loop")
+    return replace(chosen, strategy=changed(chosen.strategy, fields)), with_fields(Options(), loop)
 
 
 def route(

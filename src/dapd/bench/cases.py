@@ -22,8 +22,10 @@ from dapd.decoding import Options, Recordings, Reuse
 from dapd.errors import DapdError, unknown
 from dapd.models import Capture, Transformer
 from dapd.models.fp8 import is_fp8
-from dapd.settings import setting
-from dapd.strategies import PRESETS, AttentionNeed, Dapd, Strategy, TopK
+from dapd.own import is_own
+from dapd.settings import named
+from dapd.strategies import PRESETS, AttentionNeed, Dapd, Selects, TopK
+from dapd.strategies.base import needs_of
 
 Record = dict[str, Any]
 """One measured row, as plain values."""
@@ -63,7 +65,8 @@ class Case:
         for name, least in (("prompt", 0), ("gen", 2), ("batch", 1)):
             if getattr(self, name) < least:
                 raise DapdError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if self.strategy not in NAIVE and "@" not in self.strategy and self.strategy not in PRESETS:
+        known = self.strategy in NAIVE or self.strategy in PRESETS or "@" in self.strategy or is_own(self.strategy)
+        if not known:
             raise unknown("strategy", self.strategy, [*PRESETS, *NAIVE])
         if self.strategy in NAIVE and self.reuse != "none":
             raise DapdError("the naive path reuses nothing; give --reuse none with it")
@@ -84,11 +87,9 @@ class Case:
         )
         return kept if self.settle is None or self.reuse != "settled" else dataclasses.replace(kept, settle=self.settle)
 
-    def rule(self) -> Strategy:
+    def rule(self) -> Selects:
         """The decoder, or the one that the naive path imitates."""
-        strategy = setting("dapd-staged" if self.strategy in NAIVE else self.strategy).strategy
-        assert isinstance(strategy, Strategy)
-        return strategy
+        return named("dapd-staged" if self.strategy in NAIVE else self.strategy).strategy
 
     def period(self, masks: int) -> int:
         """Steps after which a full pass comes again, where columns are reused."""
@@ -105,7 +106,7 @@ class Case:
 
     def flops(self, model: Transformer, masks: int) -> float | None:
         """Operations of a step, averaged over a period; None where they depend on what is decided."""
-        seen = self.rule().needs.sees
+        seen = needs_of(self.rule()).sees
         window = self.length if seen == "canvas" else self.gen if seen == "region" else self.block or self.gen
         full = forward_flops(model.config, self.length, window, batch=self.batch)
         if self.reuse == "none":
@@ -197,7 +198,7 @@ class Bench:
         steps = self.passes(case, canvases, rule, Pace(), recordings)
         return time_steps(steps, self.device, warmup=warmup, repeats=repeats, period=period)
 
-    def rule(self, case: Case, canvases: Sequence[Canvas]) -> Strategy:
+    def rule(self, case: Case, canvases: Sequence[Canvas]) -> Selects:
         """The case's decoder, with the edge threshold that it asks for."""
         rule = case.rule()
         if case.taken is None or not isinstance(rule, Dapd):
@@ -205,7 +206,7 @@ class Bench:
         return with_set_of(self.model, canvases, rule, case.taken)
 
     def passes(
-        self, case: Case, canvases: Sequence[Canvas], rule: Strategy, pace: Pace, recordings: Recordings | None
+        self, case: Case, canvases: Sequence[Canvas], rule: Selects, pace: Pace, recordings: Recordings | None
     ) -> Iterator[list[Canvas]]:
         """The canvases after each pass of a decoding at a fixed pace."""
         if case.strategy in NAIVE:

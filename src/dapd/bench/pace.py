@@ -14,8 +14,8 @@ from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options, Recordings, Step
 from dapd.graph import degrees, edges_above, independent_set, normalise
 from dapd.models import MaskedLM, Transformer
-from dapd.strategies import Dapd, Needs, Observation, Progress, Selection, Selects, Strategy
-from dapd.strategies.base import top
+from dapd.strategies import Dapd, Needs, Observation, Progress, Selection, Selects
+from dapd.strategies.base import needs_of, top
 from dapd.strategies.topk import quota
 
 
@@ -52,12 +52,12 @@ def paced(
 class Paced:
     """A strategy that chooses as it does, and pays for it, but commits at a given pace."""
 
-    inner: Strategy
+    inner: Selects
     pace: Pace
 
     @property
     def needs(self) -> Needs:
-        return self.inner.needs
+        return needs_of(self.inner)
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         choice = self.inner.select(seen, memory)
@@ -115,9 +115,9 @@ def with_set_of(model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, 
 class Spy:
     """A strategy that chooses as another one does and keeps what it is shown."""
 
-    def __init__(self, inner: Strategy) -> None:
+    def __init__(self, inner: Selects) -> None:
         self.inner = inner
-        self.needs = dataclasses.replace(inner.needs, recordable=False)
+        self.needs = dataclasses.replace(needs_of(inner), recordable=False)
         self.seen: list[Observation] = []
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:

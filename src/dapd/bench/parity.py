@@ -17,7 +17,7 @@ from dapd.decoding import Options, Step
 from dapd.errors import DapdError
 from dapd.generation import DiffusionLM
 from dapd.lab.tasks import Split, get
-from dapd.settings import setting
+from dapd.settings import named
 from dapd.strategies import Selects
 
 Commit = tuple[int, int, int, int]
@@ -86,7 +86,7 @@ def forced(lm: DiffusionLM, strategy: Selects, reference: Run) -> int:
 
 def compare(lm: DiffusionLM, canvases: Sequence[Canvas], name: str, baseline: Run | None) -> tuple[Record, Run]:
     """The fast path beside the reference path in the model's own dtype, and beside an earlier reference."""
-    strategy = setting(name).strategy
+    strategy = named(name).strategy
     reference = decoded(lm, canvases, strategy, reference=True)
     fast = decoded(lm, canvases, strategy, reference=False)
     total = len(reference.commits)

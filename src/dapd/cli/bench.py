@@ -26,7 +26,7 @@ from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.tasks import get
 from dapd.models.devices import pick_device, pick_dtype
 from dapd.models.fp8 import check_fp8
-from dapd.settings import setting
+from dapd.settings import named
 
 app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists are separated by commas.")
 
@@ -359,7 +359,7 @@ def parity_command(
     if fp8:
         check_fp8(where, None)
     for name in presets:
-        setting(name)
+        named(name)
     get(task)
     report = Report("parity", where, json)
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dapd.fields import explain
 from dapd.models import ARCHITECTURES, SHAPES, Transformer
-from dapd.settings import PAPER, fields_of, setting
+from dapd.settings import PAPER, fields_of, named
 from dapd.strategies import PRESETS, Selects
 
 console = Console()
@@ -77,7 +77,7 @@ def _listed(strategy: Selects, other_than: Selects | None = None) -> str:
 
 
 def _one(name: str) -> None:
-    preset = setting(name)
+    preset = named(name)
     docs = explain(type(preset.strategy))
     console.print(f"[bold]{name}[/bold]: {' '.join((type(preset.strategy).__doc__ or '').split())}", highlight=False)
     table = Table("field", "value", "meaning")

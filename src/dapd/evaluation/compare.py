@@ -16,11 +16,10 @@ from dapd.evaluation.decoding import SEED_STEP, prompt
 from dapd.evaluation.fingerprint import fingerprint
 from dapd.evaluation.ledger import Job, Ledger, digest
 from dapd.evaluation.runs import Record, Run
-from dapd.fields import split_pair
 from dapd.generation import DiffusionLM
 from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Example, Task
-from dapd.settings import LOOP, Setting, changed, describe, route, setting, with_fields
+from dapd.settings import LOOP, Setting, changed, describe, named, route, split_spec, with_fields
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,9 @@ class Result:
 
 def decoders(spec: str) -> list[Decoder]:
     """The decoders of `name` or `name:knob=a/b/c,other=d/e`: every combination of the values."""
-    name, _, rest = spec.partition(":")
-    chosen = setting(name)
-    sweeps: dict[str, list[str]] = {}
-    for part in filter(None, rest.split(",")):
-        knob, listed = split_pair(part, f"in {spec!r},")
-        sweeps[knob] = listed.split("/")
+    name, texts = split_spec(spec)
+    chosen = named(name)
+    sweeps = {knob: listed.split("/") for knob, listed in texts.items()}
     out = []
     for values in product(*sweeps.values()):
         knobs = dict(zip(sweeps, values, strict=True))

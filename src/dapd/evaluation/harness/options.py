@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from dapd.decoding import Options
 from dapd.errors import DapdError, unknown
-from dapd.settings import LOOP, Setting, changed, route, setting, with_fields
+from dapd.settings import LOOP, Setting, changed, named, route, split_spec, with_fields
 
 Chat = Literal["auto", "single_turn", "multi_turn", "none"]
 
@@ -74,11 +74,12 @@ HIDDEN = ("data_dir", "loop", "confirm_unsafe_code")
 """Options of an evaluation that are not set as field=value."""
 
 
-def configured(strategy: str, texts: Mapping[str, str], base: EvalOptions) -> tuple[Setting, EvalOptions]:
+def configured(spec: str, texts: Mapping[str, str], base: EvalOptions) -> tuple[Setting, EvalOptions]:
     """A strategy by name and the options, with fields changed: each belongs to whichever of them has it."""
-    chosen = setting(strategy)
-    what = f"field of {strategy}, the loop or the evaluation"
-    own, ours, loop = route(texts, [type(chosen.strategy), EvalOptions, LOOP], what, HIDDEN)
+    name, inline = split_spec(spec)
+    chosen = named(name)
+    what = f"field of {name}, the loop or the evaluation"
+    own, ours, loop = route({**inline, **texts}, [type(chosen.strategy), EvalOptions, LOOP], what, HIDDEN)
     options = dataclasses.replace(base, **ours)
     options = dataclasses.replace(options, loop=with_fields(options.loop, loop))
     return dataclasses.replace(chosen, strategy=changed(chosen.strategy, own)), options
