@@ -50,6 +50,7 @@ class LoopFields(TypedDict, total=False):
     confidence_dtype: Precision | None
     seed: int | tuple[int, ...]
     record_edges: bool
+    record_top: int
     graphs: bool | None
     temperature: float
     top_p: float | None
@@ -57,6 +58,7 @@ class LoopFields(TypedDict, total=False):
     tempered_confidence: bool
     eos: EosPolicy
     suppress: tuple[int, ...]
+    bias: tuple[tuple[int, float], ...]
 
 
 class Streamer(Protocol):
