@@ -18,7 +18,7 @@ from dapd.files import write_bytes
 from dapd.plots.palette import colour, family, labels
 from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
-from dapd.viewer.compact import compact
+from dapd.viewer.compact import compact, head
 
 MODULES = ("dom", "colour", "clock", "decoding", "text", "graph", "charts", "lane", "facts", "controls", "viewer")
 """The front end's modules, each after those that it imports."""
@@ -93,12 +93,15 @@ def read(name: str) -> str:
 
 
 def _labelled(trace: Trace, label: str) -> dict[str, Any]:
-    packed = compact(trace)
+    return {"head": head_of(trace, label), "records": compact(trace)["records"]}
+
+
+def head_of(trace: Trace, label: str) -> dict[str, Any]:
+    """What the page must know of a decoding before its first record."""
     about = spoken(trace.about)
     if about.get("prompt") is not None:
         about["prompt"] = str(about["prompt"])
-    packed["head"] |= {"label": label, "colour": colour(family(trace)), "about": about}
-    return packed
+    return {**head(trace), "label": label, "colour": colour(family(trace)), "about": about}
 
 
 def _check(traces: Sequence[Trace]) -> None:
