@@ -20,7 +20,7 @@ from dapd.generation import DiffusionLM
 from dapd.server import mistakes
 from dapd.server.answers import Answers, Kind
 from dapd.server.config import Config
-from dapd.server.engine import Closed, Engine
+from dapd.server.engine import ClosedError, Engine
 from dapd.server.guard import Guard
 from dapd.server.jobs import Failed, Finished
 from dapd.server.planning import Plan, Planner
@@ -60,7 +60,7 @@ class Front:
 
     async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
         if not self.engine.ready:
-            raise Closed("the server is shutting down")
+            raise ClosedError("the server is shutting down")
         plan = await asyncio.get_running_loop().run_in_executor(self.readers, read, body)
         ticket = Ticket(self.engine, self.lm, plan)
         answers = Answers(kind, self.lm, plan, _n_top(body))
@@ -134,7 +134,7 @@ def _add_operations(app: FastAPI, lm: DiffusionLM, engine: Engine) -> None:
     @app.get("/v1/models/{name:path}", responses={404: REFUSALS[404]})
     async def model(name: str) -> dict[str, Any]:
         if name != lm.name:
-            raise mistakes.Mistake("model", "there is no such model", 404, "model_not_found")
+            raise mistakes.MistakeError("model", "there is no such model", 404, "model_not_found")
         return about
 
     @app.get("/health")

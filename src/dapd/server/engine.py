@@ -24,7 +24,7 @@ LONG_SHARE = 4
 places is kept free of long texts."""
 
 
-class Busy(DapdError):
+class BusyError(DapdError):
     """The queue is full."""
 
     def __init__(self, retry_after: int) -> None:
@@ -32,7 +32,7 @@ class Busy(DapdError):
         self.retry_after = retry_after
 
 
-class Closed(DapdError):
+class ClosedError(DapdError):
     """The server takes no more requests."""
 
 
@@ -76,10 +76,10 @@ class Engine:
         """Take in the texts of a request, all of them or none."""
         with self.changed:
             if not self.ready:
-                raise Closed("the server is shutting down")
+                raise ClosedError("the server is shutting down")
             waiting = len(self.queue) + len(self.running)
             if waiting + len(jobs) > self.limits.queue + self.limits.places:
-                raise Busy(self._retry_after())
+                raise BusyError(self._retry_after())
             self.queue += jobs
             self.changed.notify()
 

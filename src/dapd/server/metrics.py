@@ -13,24 +13,23 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        at = {"registry": self.registry}
-        self.requests = Counter("dapd:requests", "Requests by path and status.", ["path", "status"], **at)
-        self.texts = Counter("dapd:texts", "Texts that left the engine, by how.", ["end"], **at)
-        self.steps = Counter(
-            "dapd:diffusion_num_denoising_steps", "Passes, counted once for every text.", ["strategy"], **at
-        )
-        self.positions = Counter("dapd:diffusion_num_canvas_positions", "Positions that texts were given.", **at)
-        self.committed = Counter(
-            "dapd:diffusion_num_committed_tokens", "Tokens of finished texts before the end.", **at
-        )
-        self.needed = Counter("dapd:columns_needed", "Columns that the rows needed computed.", **at)
-        self.computed = Counter("dapd:columns_computed", "Columns that were computed, padding included.", **at)
-        self.waiting = Gauge("dapd:queue_depth", "Texts that wait for a place.", **at)
-        self.running = Gauge("dapd:rows", "Texts that are being decoded.", **at)
-        self.rows = Histogram("dapd:rows_per_step", "Texts that one step brought further.", buckets=COUNTS, **at)
-        self.step_seconds = Histogram("dapd:step_seconds", "Time of a step of the engine.", buckets=SECONDS, **at)
-        self.wait_seconds = Histogram("dapd:queue_seconds", "Time before a text got a place.", buckets=SECONDS, **at)
-        self.first_seconds = Histogram(
-            "dapd:time_to_first_text_seconds", "From the request to the first finished text.", buckets=SECONDS, **at
-        )
-        self.per_pass = Histogram("dapd:tokens_per_forward", "Tokens of a text per pass.", buckets=COUNTS, **at)
+        self.requests = self._count("requests", "Requests by path and status.", "path", "status")
+        self.texts = self._count("texts", "Texts that left the engine, by how.", "end")
+        self.steps = self._count("diffusion_num_denoising_steps", "Passes, one for every text.", "strategy")
+        self.positions = self._count("diffusion_num_canvas_positions", "Masks that texts began with.")
+        self.committed = self._count("diffusion_num_committed_tokens", "Tokens of finished texts before the end.")
+        self.needed = self._count("columns_needed", "Columns that the rows needed computed.")
+        self.computed = self._count("columns_computed", "Columns that were computed, padding included.")
+        self.waiting = Gauge("dapd:queue_depth", "Texts that wait for a place.", registry=self.registry)
+        self.running = Gauge("dapd:rows", "Texts that are being decoded.", registry=self.registry)
+        self.rows = self._spread("rows_per_step", "Texts that one step brought further.", COUNTS)
+        self.step_seconds = self._spread("step_seconds", "Time of a step of the engine.", SECONDS)
+        self.wait_seconds = self._spread("queue_seconds", "Time before a text got a place.", SECONDS)
+        self.first_seconds = self._spread("time_to_first_text_seconds", "From request to first text.", SECONDS)
+        self.per_pass = self._spread("tokens_per_forward", "Tokens of a text per pass.", COUNTS)
+
+    def _count(self, name: str, words: str, *labels: str) -> Counter:
+        return Counter(f"dapd:{name}", words, labels, registry=self.registry)
+
+    def _spread(self, name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"dapd:{name}", words, buckets=buckets, registry=self.registry)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from dapd.errors import DapdError
-from dapd.server.engine import Busy, Closed
+from dapd.server.engine import BusyError, ClosedError
 from dapd.server.jobs import Reason
 
 FAULTS: dict[Reason, tuple[int, str]] = {
@@ -25,7 +25,7 @@ WORDS = 500
 """Characters of a message: what a client wrote may stand in it."""
 
 
-class Mistake(DapdError):
+class MistakeError(DapdError):
     """A mistake of the client's in one parameter."""
 
     def __init__(self, param: str, message: str, status: int = 400, code: str | None = None) -> None:
@@ -65,11 +65,11 @@ async def on_validation(_: Request, error: Exception) -> JSONResponse:
 
 
 async def on_mistake(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, Busy):
+    if isinstance(error, BusyError):
         return answer(429, str(error), headers={"Retry-After": str(error.retry_after)})
-    if isinstance(error, Closed):
+    if isinstance(error, ClosedError):
         return answer(503, str(error), headers={"Retry-After": "5"})
-    if isinstance(error, Mistake):
+    if isinstance(error, MistakeError):
         return answer(error.status, str(error), error.param, error.code)
     return answer(400, str(error))
 

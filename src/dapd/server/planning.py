@@ -14,7 +14,7 @@ from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
 from dapd.sampling import Sampling
 from dapd.server.config import Limits
 from dapd.server.jobs import Work
-from dapd.server.mistakes import Mistake
+from dapd.server.mistakes import MistakeError
 from dapd.server.wire import Answering, ChatRequest, CompletionRequest, InfillRequest, Request, StrategyChoice
 from dapd.settings import DEFAULT_STRATEGY, Setting, changed, setting
 from dapd.strategies.base import needs_of
@@ -43,7 +43,7 @@ class Planner:
 
     def chat(self, body: ChatRequest) -> Plan:
         if not self.lm.tokenizer.has_chat:
-            raise Mistake("messages", "the model has no chat template; use /v1/completions")
+            raise MistakeError("messages", "the model has no chat template; use /v1/completions")
         wanted = body.max_completion_tokens or body.max_tokens
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         return self._answering(body, [[message.plain() for message in body.messages]], wanted, top, "messages")
@@ -78,9 +78,9 @@ class Planner:
         self._check_model(body)
         n = body.n or 1
         if n > 1 and not body.temperature:
-            raise Mistake("n", "n above 1 needs a temperature above 0: all choices would be the same")
+            raise MistakeError("n", "n above 1 needs a temperature above 0: all choices would be the same")
         if len(prompts) * n > self.limits.choices:
-            raise Mistake("n", f"prompts times n is {len(prompts) * n}; at most {self.limits.choices} are allowed")
+            raise MistakeError("n", f"prompts times n is {len(prompts) * n}; at most {self.limits.choices} are allowed")
         chosen, options = self._how(body, top)
         constraint = self._constraint(body)
         stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
@@ -114,7 +114,7 @@ class Planner:
             )  # fmt: skip
         except DapdError as error:
             named = [name for name in type(body).model_fields if name in str(error)]
-            raise Mistake(named[0] if named else "strategy", str(error)) from None
+            raise MistakeError(named[0] if named else "strategy", str(error)) from None
         return work
 
     def _how(self, body: Request, top: int) -> tuple[Setting, Options]:
@@ -127,10 +127,11 @@ class Planner:
             eos=body.eos or "none",
             bias=self._bias(body),
         )
-        loop = {"block_length": body.block_length, "refresh": body.refresh, "refresh_until": body.refresh_until}
-        with blaming(next((name for name, value in loop.items() if value is not None), "reuse")):
+        with blaming("reuse" if body.block_length is None else "block_length"):
             options = Options(
-                **loop,
+                block_length=body.block_length,
+                refresh=body.refresh,
+                refresh_until=body.refresh_until,
                 n_blocks=body.n_blocks or 1,
                 reuse=Reuse(body.reuse or "none"),
                 settle=body.settle or 1,
@@ -156,14 +157,14 @@ class Planner:
         pairs = []
         for token, amount in (body.logit_bias or {}).items():
             if not (token.isascii() and token.isdigit()) or int(token[:12]) >= self.lm.network.vocab_size:
-                raise Mistake("logit_bias", f"{token[:40]!r} is not a token id of the model")
+                raise MistakeError("logit_bias", f"{token[:40]!r} is not a token id of the model")
             pairs.append((int(token), float(amount)))
         return tuple(sorted(pairs))
 
     def _constraint(self, body: Answering) -> Constraint | None:
         if body.regex is not None or (body.response_format is not None and body.response_format.type != "text"):
             name = "regex" if body.regex is not None else "response_format"
-            raise Mistake(name, "forms are not supported yet")
+            raise MistakeError(name, "forms are not supported yet")
         return None
 
     def _encode(self, prompt: Prompt, param: str) -> list[int]:
@@ -171,7 +172,7 @@ class Planner:
             ids = self.lm.encode(prompt)
         self._check_length(param, len(ids), self.limits.prompt_tokens)
         if self.lm.network.profile.mask_id in ids:
-            raise Mistake(param, "the prompt holds the mask token; use /v1/infill to fill masks")
+            raise MistakeError(param, "the prompt holds the mask token; use /v1/infill to fill masks")
         return ids
 
     def _n_new(self, body: Answering, wanted: int | None, n_prompt: int) -> int:
@@ -179,7 +180,9 @@ class Planner:
         for."""
         if wanted is not None:
             if wanted > self.limits.new_tokens:
-                raise Mistake("max_tokens", f"max_tokens is {wanted}; at most {self.limits.new_tokens} are allowed")
+                raise MistakeError(
+                    "max_tokens", f"max_tokens is {wanted}; at most {self.limits.new_tokens} are allowed"
+                )
             return wanted
         room = min(DEFAULT_NEW_TOKENS, self.limits.new_tokens, self.lm.network.max_length - n_prompt)
         unit = body.block_length or body.n_blocks or 1
@@ -191,11 +194,11 @@ class Planner:
     def _check_model(self, body: Request) -> None:
         if body.model != self.lm.name:
             message = f"the model {body.model[:100]!r} is not here; this server has {self.lm.name!r}"
-            raise Mistake("model", message, 404, "model_not_found")
+            raise MistakeError("model", message, 404, "model_not_found")
 
     def _check_length(self, param: str, length: int, most: int) -> None:
         if length > most:
-            raise Mistake(param, f"{param} is {length} tokens long; at most {most} are allowed", code="too_long")
+            raise MistakeError(param, f"{param}: {length} tokens; at most {most} are allowed", code="too_long")
 
     def _seconds(self, body: Request) -> float:
         return min(body.timeout or self.limits.seconds, self.limits.seconds)
@@ -206,7 +209,7 @@ def blaming(param: str) -> Iterator[None]:
     """Inside, a mistake is one of this parameter's."""
     try:
         yield
-    except Mistake:
+    except MistakeError:
         raise
     except DapdError as error:
-        raise Mistake(param, str(error)) from None
+        raise MistakeError(param, str(error)) from None
