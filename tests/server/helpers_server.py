@@ -63,7 +63,7 @@ class Served:
 
     def metric(self, name: str) -> float:
         for line in self.http.get("/metrics").text.splitlines():
-            if line.startswith(name + " ") or line.startswith(name + "{"):
+            if line.startswith((name + " ", name + "{")):
                 return float(line.rpartition(" ")[2])
         return 0.0
 

@@ -52,9 +52,9 @@ def answer(
 
 
 async def on_validation(_: Request, error: Exception) -> JSONResponse:
-    """The first thing that is wrong with a body."""
+    """The most particular thing that is wrong with a body: for a field of several types, that of the nearest one."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    first = max(error.errors(), key=lambda one: len(one["loc"]))
     if first["type"] == "json_invalid":
         return answer(400, "the body is not JSON")
     if first["type"] in ("model_attributes_type", "model_type", "missing") and len(first["loc"]) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -98,6 +99,16 @@ class Request(Wire):
     user: str | None = None
     presence_penalty: Annotated[Number | None, only(None, 0, why=UNORDERED)] = None
     frequency_penalty: Annotated[Number | None, only(None, 0, why=UNORDERED)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, given: Any) -> Any:
+        """JSON can write halves of characters, which are no text and which no tokenizer takes."""
+        try:
+            json.dumps(given, ensure_ascii=False, default=repr).encode()
+        except UnicodeEncodeError:
+            raise PydanticCustomError("surrogate", "a string holds half of a character (a lone surrogate)") from None
+        return given
 
 
 class Answering(Request):
