@@ -8,13 +8,14 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from dapd.cli.live import LiveView, plural
-from dapd.errors import DapdError
+from dapd.errors import DapdError, first_line
+from dapd.files import parse_json
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.models.devices import pick_dtype
 from dapd.settings import Setting, describe, read_settings
@@ -37,6 +38,10 @@ def generate(
         str | None, typer.Option(help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
+    regex: Annotated[str | None, typer.Option(help="A regular expression that the text is certain to match.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to keep.")
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
@@ -48,6 +53,9 @@ def generate(
     """Complete a prompt, or fill the masks of a template."""
     chosen, options = read_settings(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
+    schema = None if json_schema is None else read_schema(json_schema)
+    if template is not None and (regex is not None or schema is not None):
+        raise DapdError("a form (--regex, --json-schema) is for a generated text, not for a template")
     text = None if template is not None and prompt is None and file is None else read_prompt(prompt, file)
     lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
@@ -59,10 +67,28 @@ def generate(
             done = lm.infill(template, prompt=asked, strategy=chosen, options=options, on_step=on_step)
         else:
             assert asked is not None
-            done = lm.generate(asked, strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=on_step)
+            done = lm.generate(
+                asked,
+                strategy=chosen,
+                max_new_tokens=max_new_tokens,
+                options=options,
+                on_step=on_step,
+                regex=regex,
+                json_schema=schema,
+            )
     if trace is not None:
         write_traces(trace, [done.trace])
     show(done, chosen, lm, as_json=as_json, shown=view is not None)
+
+
+def read_schema(path: Path) -> Any:
+    """The JSON of a file; what it says is checked where it is used."""
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DapdError(f"cannot read the schema from {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DapdError(f"{path} is not JSON: {first_line(error)}") from None
 
 
 def calm_threads(lm: DiffusionLM) -> None:

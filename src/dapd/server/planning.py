@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -162,10 +163,25 @@ class Planner:
         return tuple(sorted(pairs))
 
     def _constraint(self, body: Answering) -> Constraint | None:
-        if body.regex is not None or (body.response_format is not None and body.response_format.type != "text"):
-            name = "regex" if body.regex is not None else "response_format"
-            raise MistakeError(name, "forms are not supported yet")
-        return None
+        """The form that a request asks for."""
+        format_ = body.response_format
+        wants_json = format_ is not None and format_.type != "text"
+        if body.regex is not None and wants_json:
+            raise MistakeError("regex", "give regex or response_format, not both")
+        if body.regex is not None:
+            self._check_pattern("regex", body.regex)
+            with blaming("regex"):
+                return self.lm.form(regex=body.regex)
+        if format_ is None or not wants_json:
+            return None
+        schema = {"type": "object"} if format_.json_schema is None else format_.json_schema.schema_
+        with blaming("response_format"):
+            self._check_pattern("response_format", json.dumps(schema))
+            return self.lm.form(json_schema=schema)
+
+    def _check_pattern(self, param: str, written: str) -> None:
+        if len(written) > self.limits.pattern_chars:
+            raise MistakeError(param, f"{param} may have at most {self.limits.pattern_chars} characters")
 
     def _encode(self, prompt: Prompt, param: str) -> list[int]:
         with blaming(param):
