@@ -1,4 +1,4 @@
-"""Prescribed forms: every text is valid at every speed, the witness is the best one, and promises are kept or refused."""
+"""Prescribed forms: texts are valid at every speed, the witness is the best one, promises are kept or refused."""
 
 from __future__ import annotations
 
@@ -90,17 +90,11 @@ def test_rows_of_a_batch_keep_it_as_they_do_alone(lm):
         assert done.ids == lm.generate(prompt, max_new_tokens=24, regex="[a-z]+ [0-9]+").ids
 
 
-def test_a_schema_over_words(lab):
-    schema = {
-        "type": "object",
-        "properties": {"age": {"type": "integer"}, "married": {"type": "boolean"}},
-        "required": ["age", "married"],
-    }
+def test_a_form_over_words(lab):
+    pattern = " ?[A-Za-z]+( [a-z]+){2}, [0-9]+[.]"
     prompt = [{"role": "user", "content": "Sort the list: 3 1 2"}]
     for name in ("original", "dapd-staged", "fast-dllm"):
-        said = json.loads(lab.generate(prompt, strategy=name, max_new_tokens=48, json_schema=schema).text)
-        assert type(said["age"]) is int
-        assert type(said["married"]) is bool
+        assert re.fullmatch(pattern, lab.generate(prompt, strategy=name, max_new_tokens=32, regex=pattern).text)
 
 
 class TestWitness:
