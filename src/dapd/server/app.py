@@ -23,10 +23,11 @@ from dapd.server.config import Config
 from dapd.server.engine import ClosedError, Engine
 from dapd.server.guard import Guard
 from dapd.server.jobs import Failed, Finished
+from dapd.server.page import add_page
 from dapd.server.planning import Plan, Planner
 from dapd.server.streams import EventStream, watching
 from dapd.server.tickets import Ticket
-from dapd.server.wire import ChatRequest, CompletionRequest, InfillRequest
+from dapd.server.wire import Answering, ChatRequest, CompletionRequest, InfillRequest
 from dapd.server.wire import Request as Asked
 
 Body = TypeVar("Body", bound=Asked)
@@ -55,13 +56,17 @@ class Front:
         self.engine = engine
         self.config = config
         self.planner = Planner(lm, config.limits)
-        self.readers = ThreadPoolExecutor(1, "dapd-reader")
-        """Reads prompts, one after the other: a long one does not hold up the event loop."""
+        self.readers = ThreadPoolExecutor(2, "dapd-reader")
+        """Read prompts: a long one does not hold up the event loop."""
+        self.builders = ThreadPoolExecutor(1, "dapd-builder")
+        """Reads requests for a form, one after the other: to build one may take seconds, which others do not wait."""
 
     async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
         if not self.engine.ready:
             raise ClosedError("the server is shutting down")
-        plan = await asyncio.get_running_loop().run_in_executor(self.readers, read, body)
+        form = isinstance(body, Answering) and (body.regex is not None or body.response_format is not None)
+        readers = self.builders if form else self.readers
+        plan = await asyncio.get_running_loop().run_in_executor(readers, read, body)
         ticket = Ticket(self.engine, self.lm, plan)
         answers = Answers(kind, self.lm, plan, _n_top(body))
         if body.stream:
@@ -101,6 +106,7 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
     app.add_exception_handler(Exception, mistakes.on_fault)
     _add_texts(app, Front(lm, engine, config))
     _add_operations(app, lm, engine)
+    add_page(app, lm, config.limits)
     return app
 
 

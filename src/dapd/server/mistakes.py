@@ -29,7 +29,7 @@ class MistakeError(DapdError):
     """A mistake of the client's in one parameter."""
 
     def __init__(self, param: str, message: str, status: int = 400, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message.replace("max_new_tokens", "max_tokens"))  # the name that clients know it by
         self.param, self.status, self.code = param, status, code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -114,7 +115,8 @@ class Planner:
                 name=0, seed=work.seed, constraint=work.constraint,
             )  # fmt: skip
         except DapdError as error:
-            named = [name for name in type(body).model_fields if name in str(error)]
+            words = set(re.findall(r"\w+", str(error).replace("max_new_tokens", "max_tokens")))
+            named = [name for name in type(body).model_fields if name in words]
             raise MistakeError(named[0] if named else "strategy", str(error)) from None
         return work
 
