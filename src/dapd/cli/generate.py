@@ -132,8 +132,12 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
-    passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
-    summary = f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), "
-    print(f"{summary}{done.seconds:.2f} s, {done.finish_reason}", file=sys.stderr)
+    print(told(done), file=sys.stderr)
     if lm.name.startswith("random:"):
         print("note: these are random weights; the text means nothing", file=sys.stderr)
+
+
+def told(done: Completion) -> str:
+    """What a completion took, in a line."""
+    passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
+    return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {done.seconds:.2f} s, {done.finish_reason}"

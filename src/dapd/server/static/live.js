@@ -147,6 +147,7 @@ async function run() {
   fields.stop.disabled = true;
   fields.save.disabled = !traces.some((trace) => trace.records.length);
   viewer.refresh();
+  viewer.controls.pace();
 }
 
 /** Save what was decoded as a page that plays it, without a server. */
