@@ -110,7 +110,10 @@ def _is(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_is(item, get_args(kind)[0]) for item in value)
+        kinds = get_args(kind)
+        if kinds[-1] is not Ellipsis:
+            return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_is, value, kinds))
+        return isinstance(value, tuple) and all(_is(item, kinds[0]) for item in value)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if kind is int:
@@ -124,6 +127,9 @@ def _read(text: str, kind: Any) -> Any:
         return text
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
+        if get_origin(item) is tuple:  # 5:1.5,7:-2 are pairs
+            pairs = [part.split(":") for part in re.split("[,+]", text) if part.strip()]
+            return tuple(tuple(k(x) for k, x in zip(get_args(item), pair, strict=True)) for pair in pairs)
         if "," in text or "+" in text or item is str:
             # Within a sweep commas and slashes are taken, so a plus sign separates too.
             return tuple(item(part.strip()) for part in re.split("[,+]", text) if part.strip())
@@ -153,6 +159,8 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:
+        if get_origin(get_args(kind)[0]) is tuple:
+            return "pairs such as 5:1.5,7:-2"
         return "names" if get_args(kind)[0] is str else "whole numbers such as 4,5,6 (one alone: 4,)"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol, TypedDict, Unpack
+from threading import Lock
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from dapd.canvas import Canvas
-from dapd.decoding import Options, Recordings, Reuse, Step, decode
+from dapd.decoding import Constraint, Options, Recordings, Reuse, Step, decode
 from dapd.errors import DapdError
 from dapd.models import MaskedLM, TransformerConfig
 from dapd.models.source import LoadedModel, open_model, random_model
@@ -34,6 +35,9 @@ AnyStrategy = str | Selects | Setting
 DEFAULT_MODEL = "lab"
 DEFAULT_NEW_TOKENS = 256
 
+FORMS = 32
+"""Forms that a model keeps."""
+
 MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
 
 
@@ -50,6 +54,7 @@ class LoopFields(TypedDict, total=False):
     confidence_dtype: Precision | None
     seed: int | tuple[int, ...]
     record_edges: bool
+    record_top: int
     graphs: bool | None
     temperature: float
     top_p: float | None
@@ -57,6 +62,7 @@ class LoopFields(TypedDict, total=False):
     tempered_confidence: bool
     eos: EosPolicy
     suppress: tuple[int, ...]
+    bias: tuple[tuple[int, float], ...]
 
 
 class Streamer(Protocol):
@@ -152,6 +158,8 @@ class DiffusionLM:
         self._given_tokenizer = tokenizer
         self._recordings: Recordings | None = None
         self._texts: dict[int, str] = {}
+        self._forms: dict[str, Constraint] = {}
+        self._forms_lock = Lock()
 
     @classmethod
     def of(cls, model: LoadedModel) -> DiffusionLM:
@@ -189,6 +197,8 @@ class DiffusionLM:
         fixed: Mapping[int, int] | None = None,
         on_step: Callable[[Step], None] | None = None,
         streamer: Streamer | None = None,
+        regex: str | None = None,
+        json_schema: Mapping[str, Any] | None = None,
         **fields: Unpack[LoopFields],
     ) -> Completion:
         """Complete a prompt.
@@ -196,15 +206,18 @@ class DiffusionLM:
         A string is continued as it stands; a list of messages goes through the model's chat template. `strategy` is a
         name (`dapd strategies` lists them) or any object with `select`. `fixed` pins new tokens: {index among the new
         tokens: token id}. Fields of `Options` and `Sampling` may be given directly (block_length=32, temperature=0.5)
-        and win over those of `options`. `on_step` is called after every forward pass.
+        and win over those of `options`. `on_step` is called after every forward pass. With `regex` or `json_schema` the
+        text is certain to be of that form, whatever the strategy.
         """
         canvas = self.canvas(prompt, max_new_tokens, fixed)
+        form = self.form(regex, json_schema)
         options = as_setting(strategy).with_blocks(with_fields(options or Options(), fields))
         feed = None if streamer is None else _Feed(streamer, canvas, options)
         watchers = [] if on_step is None else [on_step]
         if feed is not None:
             watchers.append(feed.add)
-        [(_, completion)] = self.complete([canvas], strategy=strategy, options=options, watchers=watchers)
+        done = self.complete([canvas], strategy=strategy, options=options, watchers=watchers, constraint=form)
+        [(_, completion)] = done
         if feed is not None:
             feed.end(completion.trace.tokens())
         return completion
@@ -219,6 +232,8 @@ class DiffusionLM:
         options: Options | None = None,
         fixed: Mapping[int, int] | None = None,
         on_step: Callable[[Step], None] | None = None,
+        regex: str | None = None,
+        json_schema: Mapping[str, Any] | None = None,
         **fields: Unpack[LoopFields],
     ) -> list[Completion]:
         """Complete several prompts, in their order; see `generate`.
@@ -231,7 +246,14 @@ class DiffusionLM:
         canvases = [self.canvas(prompt, max_new_tokens, fixed) for prompt in prompts]
         options = with_fields(options or Options(), fields)
         watchers = [] if on_step is None else [on_step]
-        done = self.complete(canvases, strategy=strategy, options=options, batch_size=batch_size, watchers=watchers)
+        done = self.complete(
+            canvases,
+            strategy=strategy,
+            options=options,
+            batch_size=batch_size,
+            watchers=watchers,
+            constraint=self.form(regex, json_schema),
+        )
         return [completion for _, completion in sorted(done, key=lambda one: one[0])]
 
     def infill(
@@ -326,6 +348,23 @@ class DiffusionLM:
         self._check_ids(ids)
         return ids
 
+    def form(self, regex: str | None = None, json_schema: Mapping[str, Any] | None = None) -> Constraint | None:
+        """The texts of a form, as a constraint for decoding; None where no form is asked for. The last ones are kept:
+        building one takes seconds."""
+        if regex is None and json_schema is None:
+            return None
+        from dapd.forms import build  # which needs numpy
+
+        key = json.dumps([regex, json_schema])  # the order of a schema's properties is that of the text
+        with self._forms_lock:
+            if key not in self._forms:
+                tokens = self.tokenizer.token_bytes()
+                profile, size = self.network.profile, self.network.vocab_size
+                self._forms[key] = build(tokens, size, profile, regex=regex, json_schema=json_schema)
+                for old in list(self._forms)[:-FORMS]:
+                    del self._forms[old]
+            return self._forms[key]
+
     def recorder(self, canvas: Canvas, strategy: Selects, options: Options) -> Recorder:
         """A recorder whose trace says how it was made."""
         text = self._text if self.has_tokenizer else None
@@ -346,6 +385,7 @@ class DiffusionLM:
         options: Options | None = None,
         batch_size: int | None = None,
         watchers: Sequence[Callable[[Step], None]] = (),
+        constraint: Constraint | None = None,
     ) -> Iterator[tuple[int, Completion]]:
         """The number of each canvas with its completion, as soon as there is one. See `canvas` and `template`.
 
@@ -354,7 +394,15 @@ class DiffusionLM:
         """
         chosen = as_setting(strategy)
         options = chosen.with_blocks(options or Options())
-        steps = decode(self.network, canvases, chosen.strategy, options, places=batch_size, recordings=self.recordings)
+        steps = decode(
+            self.network,
+            canvases,
+            chosen.strategy,
+            options,
+            places=batch_size,
+            recordings=self.recordings,
+            constraint=constraint,
+        )
         return self._completions(canvases, chosen.strategy, options, steps, watchers)
 
     def _completions(

@@ -16,6 +16,8 @@ from dapd.fields import check_types
 from dapd.models.base import Profile
 
 EosPolicy = Literal["none", "ban", "defer", "ban+defer"]
+Pick = Callable[[Float[Tensor, "batch n vocab"]], Int[Tensor, "batch n"]]
+"""Chooses a token at each position by the scores of all tokens; those that are forbidden have the lowest."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Sampling:
     that EOS is never predicted and end of turn comes last."""
     suppress: tuple[int, ...] = ()
     """Further token ids that are never predicted; the mask token never is."""
+    bias: tuple[tuple[int, float], ...] = ()
+    """(token id, number added to its logit) for some tokens."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -47,6 +51,8 @@ class Sampling:
             raise DapdError(f"top_k is {self.top_k}; it must be at least 1")
         if any(i < 0 for i in self.suppress):
             raise DapdError(f"suppress is {self.suppress}; token ids are not negative")
+        if any(token < 0 for token, _ in self.bias):
+            raise DapdError(f"bias is {self.bias}; token ids are not negative")
 
     def banned(self, profile: Profile) -> list[int]:
         """The ids that are never predicted."""
@@ -79,11 +85,16 @@ def choose(
     profile: Profile,
     dtype: torch.dtype,
     uniform: Float[Tensor, "batch n vocab"] | None = None,
+    pick: Pick | None = None,
 ) -> Choice:
-    """A token and its confidence at each position; `uniform` are the draws that a temperature needs."""
+    """A token and its confidence at each position; `uniform` are the draws that a temperature needs.
+
+    `pick` chooses the tokens by their scores; None: the best one at each position, whatever stands beside it.
+    """
     banned = sampling.banned(profile)
     deferred = sampling.deferred(profile)
-    if kernels.usable(logits) and sampling.greedy(logits.shape[-1]):
+    logits = _biased(logits, sampling.bias)
+    if pick is None and kernels.usable(logits) and sampling.greedy(logits.shape[-1]):
         from dapd.kernels import confidence as kernel
 
         if kernel.takes(logits, banned, deferred):
@@ -97,7 +108,7 @@ def choose(
         allowed = allowed.masked_fill(dropped, lowest)
         tempered = tempered.masked_fill(dropped, lowest)
     noisy = allowed if uniform is None else allowed.double() - sampling.temperature * torch.log(-torch.log(uniform))
-    token = noisy.argmax(-1)
+    token = noisy.argmax(-1) if pick is None else pick(noisy)
     judged = _judged(tempered if sampling.tempered_confidence else allowed, deferred, dtype)
     confidence = judged.softmax(-1).gather(-1, token[..., None]).squeeze(-1)
     for late in deferred:
@@ -117,6 +128,16 @@ def _without(logits: Float[Tensor, "*b v"], ids: Sequence[int]) -> Float[Tensor,
     out = logits.clone()
     for one in ids:  # an index tensor would be a transfer from the host
         out[..., one] = torch.finfo(logits.dtype).min
+    return out
+
+
+def _biased(logits: Float[Tensor, "*b v"], bias: Sequence[tuple[int, float]]) -> Float[Tensor, "*b v"]:
+    """The logits with something added to those of some tokens."""
+    if not bias:
+        return logits
+    out = logits.clone()
+    for one, amount in bias:
+        out[..., one] += amount
     return out
 
 

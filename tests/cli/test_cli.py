@@ -134,3 +134,21 @@ def test_the_program_ends_without_a_traceback() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown model 'nowhere'")
     assert "Traceback" not in done.stderr
+
+
+def test_a_form_is_kept(tmp_path: Path) -> None:
+    assert run("hello", *TINY, "--regex", "[0-9]{3}").strip().isdigit()
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "boolean"}', encoding="utf-8")
+    assert run("hello", *TINY, "--json-schema", str(path)).strip() in ("true", "false")
+    assert "needs at least" in fails("generate", "hello", *TINY, "--regex", "[0-9]{30}")
+    assert "not for a template" in fails("generate", *TINY, "--template", "a[MASK]", "--regex", "a")
+    path.write_text("{", encoding="utf-8")
+    assert "is not JSON" in fails("generate", "hello", *TINY, "--json-schema", str(path))
+    assert "cannot read" in fails("generate", "hello", *TINY, "--json-schema", str(tmp_path / "none"))
+
+
+def test_chatting_and_serving_refuse_in_one_line(tmp_path: Path) -> None:
+    assert "no chat template" in fails("chat", "-m", "random:tiny-llada")
+    assert "API keys" in fails("serve", "-m", "random:tiny-llada", "--host", "0.0.0.0")
+    assert "cannot read API keys" in fails("serve", "--keys", str(tmp_path / "none"))

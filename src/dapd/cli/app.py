@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dapd.cli import bench, bench_tasks, compare, generate, info, lab, mrf, paper, plot, view
+from dapd.cli import bench, bench_tasks, chat, compare, generate, info, lab, mrf, paper, plot, serve, view
 from dapd.cli import eval as eval_
 
 app = typer.Typer(
@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
+app.command("chat")(chat.chat)
+app.command("serve")(serve.serve)
 app.command("view")(view.view)
 app.command("plot")(plot.plot)
 app.command("eval")(eval_.eval_)

@@ -8,14 +8,14 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from dapd.cli.live import LiveView, plural
-from dapd.errors import DapdError
-from dapd.files import check_writable
+from dapd.errors import DapdError, first_line
+from dapd.files import check_writable, parse_json
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.models.devices import pick_dtype
 from dapd.settings import Setting, describe, read_settings
@@ -39,6 +39,10 @@ def generate(
         typer.Option("--template", help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer. May be repeated."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
+    regex: Annotated[str | None, typer.Option(help="A regular expression that the text is certain to match.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to keep.")
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
@@ -50,6 +54,9 @@ def generate(
     """Complete a prompt, or fill the masks of a template."""
     chosen, options = read_settings(strategy, settings or [])
     options = dataclasses.replace(options, record_edges=edges)
+    schema = None if json_schema is None else read_schema(json_schema)
+    if templates and (regex is not None or schema is not None):
+        raise DapdError("a form (--regex, --json-schema) is for a generated text, not for a template")
     if trace is not None:
         check_writable(trace)
     text = None if templates and prompt is None and file is None else read_prompt(prompt, file)
@@ -63,15 +70,32 @@ def generate(
             done = lm.infill_batch(templates, prompt=asked, strategy=chosen, options=options, on_step=on_step)
         else:
             assert asked is not None
-            done = lm.generate_batch(
-                [asked], strategy=chosen, max_new_tokens=max_new_tokens, options=options, on_step=on_step
+            one = lm.generate(
+                asked,
+                strategy=chosen,
+                max_new_tokens=max_new_tokens,
+                options=options,
+                on_step=on_step,
+                regex=regex,
+                json_schema=schema,
             )
+            done = [one]
     for number, one in enumerate(done):
         show(one, chosen, lm, as_json=as_json, shown=view is not None and number == 0)
     if lm.name.startswith("random:") and not as_json:
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
         write_traces(trace, [one.trace for one in done])
+
+
+def read_schema(path: Path) -> Any:
+    """The JSON of a file; what it says is checked where it is used."""
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DapdError(f"cannot read the schema from {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DapdError(f"{path} is not JSON: {first_line(error)}") from None
 
 
 def calm_threads(lm: DiffusionLM) -> None:
@@ -118,6 +142,10 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
+    print(told(done), file=sys.stderr)
+
+
+def told(done: Completion) -> str:
+    """What a completion took, in a line."""
     passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
-    summary = f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), "
-    print(f"{summary}{done.seconds:.2f} s, {done.finish_reason}", file=sys.stderr)
+    return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {done.seconds:.2f} s, {done.finish_reason}"

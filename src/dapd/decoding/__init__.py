@@ -3,6 +3,6 @@
 from dapd.decoding.decoder import Decoder, decode
 from dapd.decoding.graphs import Recordings
 from dapd.decoding.options import Options, Reuse
-from dapd.decoding.row import Step
+from dapd.decoding.row import Constraint, Step, Top
 
-__all__ = ["Decoder", "Options", "Recordings", "Reuse", "Step", "decode"]
+__all__ = ["Constraint", "Decoder", "Options", "Recordings", "Reuse", "Step", "Top", "decode"]

@@ -17,7 +17,7 @@ from dapd.decoding.graphs import BUCKET, HOST, Flight, Landed, Recordings, obsta
 from dapd.decoding.loop import run_pass
 from dapd.decoding.options import Options, Reuse
 from dapd.decoding.plan import Pass, Planner, rounded
-from dapd.decoding.row import Row, Step
+from dapd.decoding.row import Constraint, Row, Step
 from dapd.decoding.tree import moved
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
@@ -65,10 +65,18 @@ class Decoder:
         """Columns that were computed, padding included."""
 
     def admit(
-        self, canvas: Canvas, strategy: Selects, options: Options | None = None, *, name: Hashable = 0, seed: int = 0
+        self,
+        canvas: Canvas,
+        strategy: Selects,
+        options: Options | None = None,
+        *,
+        name: Hashable = 0,
+        seed: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
         """Let a row take part as soon as there is a place. Mistakes in the arguments are reported at once."""
-        row = Row(self.model, canvas, strategy, options or Options(), name=name, seed=seed)
+        options = options or Options()
+        row = Row(self.model, canvas, strategy, options, name=name, seed=seed, constraint=constraint)
         reason = obstacle(self.model, row, self.recordings)
         if row.options.graphs and reason is not None:
             raise DapdError(f"graphs is set, but {reason}; leave it out, or set it to none or false")
@@ -220,6 +228,7 @@ def decode(
     *,
     places: int | None = None,
     recordings: Recordings | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[Step]:
     """Fill every mask of some canvases: every pass of every row as a step, whose `row` is the number of its canvas.
 
@@ -234,5 +243,5 @@ def decode(
         recordings = Recordings.on(model.device)
     decoder = Decoder(model, recordings, places)
     for number in sorted(range(len(canvases)), key=lambda number: -canvases[number].length):
-        decoder.admit(canvases[number], strategy, options, name=number, seed=seeds[number])
+        decoder.admit(canvases[number], strategy, options, name=number, seed=seeds[number], constraint=constraint)
     return decoder.steps()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dapd.decoding.plan import Group, Pass
-from dapd.decoding.row import Decision, Memory, Row
+from dapd.decoding.row import Decision, Memory, Row, Top
 from dapd.decoding.tree import filled, signature, tensors
 from dapd.errors import StrategyContractError
 
@@ -110,13 +110,15 @@ class Outcome:
     token: Int[Tensor, "g n"]
     confidence: Float[Tensor, "g n"]
     edges: Bool[Tensor, "g n n"] | None
+    top: Top | None
 
     def decisions(self, group: Group) -> Iterator[tuple[Row, Decision]]:
         """What was decided for each row; a row that stands in several times is told once."""
         for index, row in enumerate(group.members):
             if row not in group.members[:index]:
                 edges = None if self.edges is None else self.edges[index]
-                yield row, Decision(self.commit[index], self.token[index], self.confidence[index], edges)
+                top = None if self.top is None else Top(self.top.token[index], self.top.log_p[index])
+                yield row, Decision(self.commit[index], self.token[index], self.confidence[index], edges, top)
 
 
 def _joined(memories: Sequence[Memory]) -> object:

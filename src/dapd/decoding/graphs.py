@@ -338,6 +338,8 @@ def obstacle(model: MaskedLM, row: Row, recordings: Recordings | None) -> str | 
         return f"strategy {type(row.strategy).__name__} has no hash, by which its recordings would be found again"
     if row.options.sampling.temperature > 0:
         return f"temperature is {row.options.sampling.temperature}; only passes at temperature 0 are recorded"
+    if row.constraint is not None:
+        return "the text is constrained, which is worked out on the host"
     if recordings is None:
         return f"the device is {model.device}, not a CUDA device"
     return None

@@ -7,11 +7,15 @@ This is the algorithm. What was selected is committed by the rows themselves, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from dapd.decoding.exchange import Inputs, Luggage, Outcome
 from dapd.decoding.plan import Pass
+from dapd.decoding.row import Row, Top
 from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
 from dapd.models.cache import KVCache, KVPool
@@ -39,7 +43,7 @@ def run_pass(
         confidence = seen.confidence.clone()
         selection = select(row.strategy, seen, luggage[number].memory)
         edges = selection.edges if row.options.record_edges else None
-        outcomes.append(Outcome(selection.commit, token, confidence, edges))
+        outcomes.append(Outcome(selection.commit, token, confidence, edges, likeliest(seen, row.options.record_top)))
         memories.append(selection.memory)
     return outcomes, memories
 
@@ -69,7 +73,8 @@ def observe(
     logits = prediction.logits[view]
     precision = options.confidence_dtype or needs.precision
     dtype = logits.dtype if precision == "model" else getattr(torch, precision)
-    choice = choose(logits, options.sampling, model.profile, dtype, luggage.uniform)
+    pick = None if group.members[0].constraint is None else partial(constrained, group.members)
+    choice = choose(logits, options.sampling, model.profile, dtype, luggage.uniform, pick)
     attention = None
     need = needs.attention
     if need is not None and prediction.attention is not None:
@@ -88,6 +93,23 @@ def observe(
         attention=attention,
         noise=luggage.noise,
     )
+
+
+def constrained(rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
+    """The tokens that each row's constraint proposes. This reads the rows on the host: such passes are not recorded."""
+    found = []
+    for row, of_row in zip(rows, scores, strict=True):
+        assert row.constraint is not None
+        found.append(row.constraint.tokens(of_row, row.canvas, row.window))
+    return torch.stack(found)
+
+
+def likeliest(seen: Observation, count: int) -> Top | None:
+    """The likeliest tokens of each position; None where none are asked for."""
+    if not count:
+        return None
+    best = seen.logits.log_softmax(-1).topk(min(count, seen.logits.shape[-1]), -1)
+    return Top(best.indices, best.values)
 
 
 def select(strategy: Selects, seen: Observation, memory: object) -> Selection:

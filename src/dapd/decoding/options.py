@@ -53,6 +53,8 @@ class Options:
     """Seed of the draws: row i uses seed + i, or the i-th of a tuple."""
     record_edges: bool = False
     """Keep the dependency graph of every step in the step; traces also get the confidence of what stayed masked."""
+    record_top: int = 0
+    """Keep so many of the likeliest tokens at every position in the step, with their log-probabilities."""
     graphs: bool | None = None
     """Record whole passes as CUDA graphs and replay them; None: where model, strategy and sampling allow it."""
 
@@ -71,6 +73,8 @@ class Options:
             raise DapdError(f"refresh_until is {self.refresh_until}; it must be at least 1")
         if self.refresh_until is not None and self.refresh is None:
             raise DapdError("refresh_until is set but refresh is not; say every how many steps")
+        if self.record_top < 0:
+            raise DapdError(f"record_top is {self.record_top}; it must not be negative")
         if self.settle < 1:
             raise DapdError(f"settle is {self.settle}; it must be at least 1: what was decided must be computed once")
         if self.settle != 1 and self.reuse is not Reuse.SETTLED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,6 +26,14 @@ def n_columns(columns: Columns) -> int:
     """How many positions these are."""
     n: int = columns.stop - columns.start if isinstance(columns, slice) else len(columns)
     return n
+
+
+@dataclass(frozen=True)
+class Top:
+    """The likeliest tokens at each position, the likeliest first."""
+
+    token: Int[Tensor, "*g n k"]
+    log_p: Float[Tensor, "*g n k"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Step:
     """Time from the beginning of the row's first pass to the end of this one."""
     compute_seconds: float
     """The time of this pass divided by the rows that shared it."""
+    top: Top | None = None
+    """The likeliest tokens, where `record_top` asks for them."""
 
     @property
     def done(self) -> bool:
@@ -68,6 +79,23 @@ class Decision:
     token: Int[Tensor, " n"]
     confidence: Float[Tensor, " n"]
     edges: Bool[Tensor, "n n"] | None
+    top: Top | None
+
+
+class Constraint(Protocol):
+    """What a text must be like. One object may serve many rows, which are then decided together."""
+
+    def check(self, canvas: Canvas) -> None:
+        """Refuse a canvas that cannot be filled with such a text."""
+        ...
+
+    def tokens(self, scores: Float[Tensor, "n vocab"], canvas: Canvas, window: slice) -> Int[Tensor, " n"]:
+        """Tokens for the masks of a window that some such text holds, all of them together.
+
+        Whatever part of them is committed, the rest of the canvas can then still be filled with such a text. The
+        scores are those of each token at each position of the window; forbidden ones have the lowest finite score.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -88,9 +116,18 @@ class Row:
     """One text that is being decoded. Every row has its own block, step count and end, whoever shares its passes."""
 
     def __init__(
-        self, model: MaskedLM, canvas: Canvas, strategy: Selects, options: Options, *, name: Hashable, seed: int
+        self,
+        model: MaskedLM,
+        canvas: Canvas,
+        strategy: Selects,
+        options: Options,
+        *,
+        name: Hashable,
+        seed: int,
+        constraint: Constraint | None = None,
     ) -> None:
         self.name = name
+        self.constraint = constraint
         self.strategy = strategy
         self.options = options
         self.needs: Needs = needs_of(strategy)
@@ -130,6 +167,8 @@ class Row:
             options.sampling,
             options.confidence_dtype,
             options.record_edges,
+            options.record_top,
+            None if constraint is None else id(constraint),
         )
         """What rows must have in common for one call of `select` to decide them."""
         self._go_to_block_with_masks()
@@ -235,6 +274,7 @@ class Row:
             canvas=canvas,
             seconds=now - self.began,
             compute_seconds=(now - began) / shared_by,
+            top=decision.top,
         )
         self.canvas = canvas
         self.masked = canvas.masked
@@ -310,5 +350,10 @@ def _check(model: MaskedLM, canvas: Canvas, strategy: Selects, row: Row) -> None
     steps, n_blocks = row.needs.steps, max(1, len(row.blocks))
     if canvas.n_new is not None and steps is not None and steps % n_blocks:
         raise DapdError(f"steps is {steps}; it must be a multiple of the number of blocks, {n_blocks}")
+    outside = [token for token, _ in row.options.sampling.bias if token >= model.vocab_size]
+    if outside:
+        raise DapdError(f"bias names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})")
+    if row.constraint is not None:
+        row.constraint.check(canvas)
     if row.needs.sees == "canvas" and row.options.reuse is not Reuse.NONE:
         raise DapdError(f"strategy {type(strategy).__name__} looks at the whole canvas; reuse must be none")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +46,10 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def token_bytes(self) -> dict[int, bytes]:
+        """The bytes that each token adds to a text, whatever stands beside it; special tokens are left out."""
+        ...
 
 
 class HubTokenizer:
@@ -153,6 +159,34 @@ class HubTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return str(self.inner.decode(list(ids), skip_special_tokens=skip_special))
 
+    def token_bytes(self) -> dict[int, bytes]:
+        decoder = (json.loads(self.inner.backend_tokenizer.to_str()).get("decoder") or {}).get("type")
+        if decoder not in ("ByteLevel", "Fuse"):
+            raise DapdError(
+                f"this tokenizer ({decoder}) joins tokens by rules of its own, so that no form can be promised; "
+                "it takes one of bytes or of whole words"
+            )
+        added = {i: token.content for i, token in self.inner.added_tokens_decoder.items()}
+        special = {*self.special_ids, self.mask_id, *self._ends, *self.inner.all_special_ids}
+        letters = byte_letters() if decoder == "ByteLevel" else None
+        out = {}
+        for text, number in self.inner.get_vocab().items():
+            if number in special:
+                continue
+            if letters is None or number in added:
+                out[number] = text.encode()
+            elif all(letter in letters for letter in text):
+                out[number] = bytes(letters[letter] for letter in text)
+        return out
+
+
+@cache
+def byte_letters() -> dict[str, int]:
+    """The letter that byte-level tokenizers write for each byte: itself where it can be seen, others from 256 on."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    unseen = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(unseen)}
+
 
 class ByteTokenizer:
     """UTF-8 bytes as ids 0..255, everything above shown as `<id>`: enough to try a model with random weights."""
@@ -194,6 +228,9 @@ class ByteTokenizer:
             if not (skip_special and i in self.special):
                 out.append(f"<{i}>")
         return "".join(out) + run.decode(errors="replace")
+
+    def token_bytes(self) -> dict[int, bytes]:
+        return {byte: bytes([byte]) for byte in range(256) if byte not in self.special}
 
 
 def load_tokenizer(folder: Path, profile: Profile, *, lenient: bool = False) -> Tokenizer | None:

@@ -1,5 +1,6 @@
 """The viewer: traces as one page that plays them. Its front end lies in `static`, plain modules for any page."""
 
-from dapd.viewer.page import render, write_page
+from dapd.viewer.compact import live
+from dapd.viewer.page import MODULES, head_of, read, render, shell, write_page
 
-__all__ = ["render", "write_page"]
+__all__ = ["MODULES", "head_of", "live", "read", "render", "shell", "write_page"]

@@ -15,10 +15,14 @@ NOT_SEEN = 255
 
 def compact(trace: Trace, all_edges: int = ALL_EDGES) -> dict[str, Any]:
     """`head` and `records`, small: a graph of n nodes takes n * n bits at most, a held-back position a byte."""
-    head = {key: value for key, value in vars(trace).items() if key != "steps" and value is not None}
     steps = list(_with_nodes(trace))
     whole = sum(len(nodes) ** 2 for record, nodes in steps if record.edges is not None) / 8 <= all_edges
-    return {"head": head, "records": [_record(record, nodes, whole) for record, nodes in steps]}
+    return {"head": head(trace), "records": [_record(record, nodes, whole) for record, nodes in steps]}
+
+
+def head(trace: Trace) -> dict[str, Any]:
+    """All that a trace says but its records."""
+    return {key: value for key, value in vars(trace).items() if key != "steps" and value is not None}
 
 
 def _with_nodes(trace: Trace) -> Iterator[tuple[Record, list[int]]]:
@@ -28,6 +32,11 @@ def _with_nodes(trace: Trace) -> Iterator[tuple[Record, list[int]]]:
         yield record, left
         decided = {*record.positions, *record.tail}
         left = [position for position in left if position not in decided]
+
+
+def live(record: Record, nodes: list[int]) -> dict[str, Any]:
+    """A record as it is sent while the decoding goes on; `nodes` are the positions that were masked before it."""
+    return {**_record(record, nodes, whole=True), "seconds": record.seconds}
 
 
 def _record(record: Record, nodes: list[int], whole: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dapd.files import write_bytes
 from dapd.plots.palette import colour, family, labels
 from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
-from dapd.viewer.compact import compact
+from dapd.viewer.compact import compact, head
 
 MODULES = ("dom", "colour", "clock", "decoding", "text", "graph", "charts", "lane", "facts", "controls", "viewer")
 """The front end's modules, each after those that it imports."""
@@ -44,6 +44,11 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
     named = labels(traces)
     shown = title or " beside ".join(dict.fromkeys(named))
     content = {"title": shown, "traces": [_labelled(t, label) for t, label in zip(traces, named, strict=True)]}
+    return shell(shown, embedded(content))
+
+
+def shell(title: str, content: str) -> str:
+    """The page around what it is to show, which is JSON that may stand in it (see `embedded`)."""
     script, css = bundle() + BOOT, read("viewer.css")
     # Nothing is fetched, and no script runs but this one, whatever stands in the text.
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(css)}'; base-uri 'none'"
@@ -54,12 +59,12 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{html.escape(shown)}</title>
+<title>{html.escape(title)}</title>
 <style>{css}</style>
 </head>
 <body>
 <main><noscript>This page plays a decoding; it needs JavaScript, which is part of the file.</noscript></main>
-<script type="application/json" id="traces">{embedded(content)}</script>
+<script type="application/json" id="traces">{content}</script>
 <script type="module">{script}</script>
 </body>
 </html>
@@ -93,12 +98,15 @@ def read(name: str) -> str:
 
 
 def _labelled(trace: Trace, label: str) -> dict[str, Any]:
-    packed = compact(trace)
+    return {"head": head_of(trace, label), "records": compact(trace)["records"]}
+
+
+def head_of(trace: Trace, label: str) -> dict[str, Any]:
+    """What the page must know of a decoding before its first record."""
     about = spoken(trace.about)
     if about.get("prompt") is not None:
         about["prompt"] = str(about["prompt"])
-    packed["head"] |= {"label": label, "colour": colour(family(trace)), "about": about}
-    return packed
+    return {**head(trace), "label": label, "colour": colour(family(trace)), "about": about}
 
 
 def _check(traces: Sequence[Trace]) -> None:

@@ -17,6 +17,14 @@ export class Clock extends EventTarget {
     this.#tell("extend");
   }
 
+  /** Back to where nothing has happened yet. */
+  reset() {
+    this.pause();
+    this.pass = this.last = 0;
+    this.#tell("extend");
+    this.#tell("pass");
+  }
+
   seek(pass) {
     const next = Math.max(0, Math.min(this.last, Math.round(pass)));
     if (next === this.pass) return;

@@ -56,6 +56,7 @@ export class Controls {
 
   #key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches?.("textarea, input:not([type=range], [type=checkbox])")) return; // somebody is writing
     const { clock } = this.viewer;
     const name = event.target.tagName;
     const act = {

@@ -42,6 +42,15 @@ export class Viewer {
     this.#follow(root);
   }
 
+  /** Begin anew: no lanes, the clock at its start. */
+  reset() {
+    this.lanes.length = this.decodings.length = 0;
+    this.row.replaceChildren();
+    this.follow = true;
+    this.clock.reset();
+    this.refresh();
+  }
+
   /** A new decoding: its lane takes the records. */
   lane(head) {
     const lane = new Lane(this, head);

@@ -1,0 +1,8 @@
+"""Prescribed forms: regular expressions and JSON Schemas that a text is certain to keep, whatever the decoder."""
+
+from dapd.forms.automaton import Automaton
+from dapd.forms.building import LIMITS, BuildLimits, build
+from dapd.forms.language import Language
+from dapd.forms.schema import check_schema
+
+__all__ = ["LIMITS", "Automaton", "BuildLimits", "Language", "build", "check_schema"]

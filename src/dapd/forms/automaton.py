@@ -1,0 +1,118 @@
+"""An automaton over tokens. Tokens that lead from every state to the same state are one class: few classes matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+START = 0
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """States are 0 (the start) to n - 1; the last one is the end, which EOS alone leads to and stays in.
+
+    Edges are sorted by their target.
+    """
+
+    n_states: int
+    source: Ints
+    kind: Ints
+    """The class of tokens that follows an edge."""
+    target: Ints
+    kind_of: Ints
+    """The class of each token; those that no edge takes are of the last one."""
+    accepting: Ints
+    """States in which the text may end."""
+
+    @classmethod
+    def of(cls, raw: dict[str, Any], vocab_size: int, ends: list[int]) -> Automaton:
+        """From transitions (state, token, next state); `ends` are the tokens that end a text."""
+        names, places = np.unique(
+            np.concatenate((raw["start"].reshape(1), raw["source"], raw["target"], raw["accepting"])),
+            return_inverse=True,
+        )
+        n, n_edges = len(names), len(raw["source"])
+        # The start is to be state 0: it changes places with whatever sorts first.
+        order = np.arange(n)
+        order[[0, places[0]]] = order[[places[0], 0]]
+        state = order[places]
+        source, target = state[1 : 1 + n_edges], state[1 + n_edges : 1 + 2 * n_edges]
+        accepting = state[1 + 2 * n_edges :]
+        kind_of, sample = _classes(source * n + target, raw["token"], vocab_size)
+        n_kinds = len(sample)
+        first = np.isin(raw["token"], sample)
+        end_kind, end = n_kinds, n
+        kind_of[kind_of < 0] = n_kinds + 1
+        kind_of[ends] = end_kind
+        stops = np.append(accepting, end)
+        source = np.concatenate((source[first], stops))
+        kind = np.concatenate((kind_of[raw["token"][first]], np.full(len(stops), end_kind)))
+        target = np.concatenate((target[first], np.full(len(stops), end)))
+        by_target = np.argsort(target, kind="stable")
+        return cls(n + 1, source[by_target], kind[by_target], target[by_target], kind_of, stops)
+
+    @property
+    def n_kinds(self) -> int:
+        """Classes of tokens, with the one that no edge takes."""
+        return int(self.kind_of.max(initial=0)) + 1 if len(self.kind_of) else 1
+
+    @cached_property
+    def _groups(self) -> tuple[Ints, Ints]:
+        """Where the edges to each target begin, and the targets."""
+        targets, begin = np.unique(self.target, return_index=True)
+        return begin.astype(np.int64), targets
+
+    def step(self, best: Floats, scores: Floats) -> Floats:
+        """The best sum that reaches each state with one more token, whose class has this score."""
+        begin, targets = self._groups
+        out = np.full(self.n_states, -np.inf)
+        if len(begin):
+            out[targets] = np.maximum.reduceat(best[self.source] + scores[self.kind], begin)
+        return out
+
+    def edge_into(self, state: int, best: Floats, scores: Floats) -> tuple[int, int]:
+        """The source and the class of the best edge into a state: where `step` got its value from."""
+        low, high = np.searchsorted(self.target, [state, state + 1])
+        edge = low + int(np.argmax(best[self.source[low:high]] + scores[self.kind[low:high]]))
+        return int(self.source[edge]), int(self.kind[edge])
+
+    @cached_property
+    def shortest(self) -> int | None:
+        """Tokens of the shortest text; None: there is none."""
+        free = np.zeros(self.n_kinds)
+        reached = np.full(self.n_states, -np.inf)
+        reached[START] = 0.0
+        for length in range(self.n_states + 1):
+            if (reached[self.accepting] == 0).any():
+                return length
+            reached = np.maximum(reached, self.step(reached, free))
+        return None
+
+
+def _classes(moves: Ints, token: Ints, vocab_size: int) -> tuple[Ints, Ints]:
+    """The class of each token by the moves that it makes (-1: none), and one token of each class.
+
+    Two tokens are alike if the sums of two random numbers per move agree: 128 bits tell them apart.
+    """
+    sums = np.zeros((2, vocab_size), dtype=np.uint64)
+    for row, salt in enumerate((0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)):
+        np.add.at(sums[row], token, _mixed(moves.astype(np.uint64) + np.uint64(salt)))
+    used = np.unique(token)
+    _, sample, inverse = np.unique(sums[:, used], axis=1, return_index=True, return_inverse=True)
+    kind_of = np.full(vocab_size, -1, dtype=np.int64)
+    kind_of[used] = inverse.reshape(-1)
+    return kind_of, used[sample]
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of splitmix64: every bit depends on every other."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

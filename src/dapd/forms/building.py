@@ -1,0 +1,95 @@
+"""From a pattern to its language, within bounds of time and memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dapd.errors import DapdError, missing_extra
+from dapd.forms import worker
+from dapd.forms.automaton import Automaton
+from dapd.forms.language import Language
+from dapd.forms.schema import check_schema
+from dapd.models.base import Profile
+
+
+@dataclass(frozen=True)
+class BuildLimits:
+    """What building one automaton may take."""
+
+    chars: int = 20_000
+    """Characters of the pattern."""
+    seconds: int = 60
+    memory: int = 4 << 30
+    """Bytes of the process that builds it."""
+    edges: int = 2_000_000
+    """Edges between states: every pass looks at all of them once for every position."""
+
+
+LIMITS = BuildLimits()
+
+
+def build(
+    tokens: Mapping[int, bytes],
+    vocab_size: int,
+    profile: Profile,
+    *,
+    regex: str | None = None,
+    json_schema: Mapping[str, Any] | None = None,
+    limits: BuildLimits = LIMITS,
+) -> Language:
+    """The language of a regular expression or a JSON Schema over a model's tokens: id -> the bytes it stands for."""
+    if (regex is None) == (json_schema is None):
+        raise DapdError("give a regex or a json_schema, one of them")
+    if find_spec("outlines_core") is None or find_spec("numpy") is None:
+        raise missing_extra("outlines-core", "forms", "a prescribed form")
+    if json_schema is not None:
+        check_schema(json_schema)
+    written = regex if regex is not None else json.dumps(json_schema)
+    if not written or len(written) > limits.chars:
+        raise DapdError(f"the pattern has {len(written)} characters; allowed: 1 to {limits.chars}")
+    by_text: dict[str, list[int]] = {}
+    for number, text in tokens.items():
+        if text:
+            by_text.setdefault(text.decode("latin-1"), []).append(number)
+    task = {
+        "regex": regex,
+        "schema": json_schema,
+        "tokens": list(by_text.items()),
+        "vocab_size": vocab_size,
+        "seconds": limits.seconds,
+        "memory": limits.memory,
+    }
+    ends = [end for end in (profile.eos_id, profile.eot_id) if end is not None]
+    automaton = Automaton.of(_built(task, limits), vocab_size, ends)
+    if len(automaton.source) > limits.edges:
+        raise DapdError(f"the form is too complicated: {len(automaton.source)} edges; allowed: {limits.edges}")
+    return Language(automaton)
+
+
+def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
+    """What the worker makes of a task."""
+    import numpy as np
+
+    command = [sys.executable, "-I", str(Path(worker.__file__))]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(task).encode(), capture_output=True, timeout=limits.seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DapdError(f"the form is too complicated: it was not built within {limits.seconds} s") from None
+    if done.returncode == worker.MISTAKE:
+        raise DapdError(f"the pattern cannot be used: {done.stderr.decode(errors='replace').strip()[:300]}")
+    if done.returncode != 0:
+        raise DapdError(
+            f"the form is too complicated: it takes more than {limits.memory >> 20} MB or too long to build"
+        )
+    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as arrays:
+        return dict(arrays)

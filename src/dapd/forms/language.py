@@ -1,0 +1,96 @@
+"""The constraint of a form: at every pass the most probable text of that form, given what is committed.
+
+That text is a witness. It agrees with every committed token, so whatever part of it a decoder commits, the witness
+itself still completes the canvas, and the next pass has one as well. No decoder can lead into a dead end, and the last
+canvas is a text of the form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dapd.canvas import Canvas
+from dapd.errors import DapdError
+from dapd.forms.automaton import START, Automaton, Floats
+
+FORBIDDEN = -1e9
+"""What a token costs that the settings forbid: the form comes first, and such a token is used where no other fits."""
+
+
+class Language:
+    """All texts of a form, each followed by EOS up to the end of the canvas."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self.automaton = automaton
+        self._kind_of = torch.from_numpy(automaton.kind_of)
+
+    def check(self, canvas: Canvas) -> None:
+        """Refuse a canvas that no text of the form fits into."""
+        if canvas.n_new is None:
+            raise DapdError("a form (regex, json_schema) is for a generated text, not for a template")
+        shortest = self.automaton.shortest
+        if shortest is None:
+            raise DapdError("the model's tokens cannot spell any text of this form")
+        if shortest > canvas.n_new:
+            raise DapdError(f"the form needs at least {shortest} tokens; max_new_tokens is {canvas.n_new}")
+        free = np.zeros((int(canvas.masked[canvas.start :].sum()), self.automaton.n_kinds))
+        if not np.isfinite(self._sums(canvas, self._scores(canvas, free))[-1][self.automaton.accepting]).any():
+            raise DapdError("the tokens that were fixed beforehand do not fit the form")
+
+    def tokens(self, scores: Float[Tensor, "n vocab"], canvas: Canvas, window: slice) -> Int[Tensor, " n"]:
+        """The witness in the window: see `Constraint.tokens`."""
+        device = scores.device
+        kind_of = self._kind_of.to(device)
+        masked = canvas.masked
+        own = torch.arange(window.start, window.stop) >= canvas.start
+        seen = (masked[window] & own).nonzero().flatten()
+        lowest = torch.finfo(torch.float32).min / 2
+        cost = torch.where(scores[seen.to(device)] > lowest, scores[seen.to(device)].double(), FORBIDDEN)
+        best = scores.new_full((len(seen), self.automaton.n_kinds), -torch.inf, dtype=torch.float64)
+        best = best.scatter_reduce(1, kind_of.expand(len(seen), -1), cost, "amax")
+        # Masks outside of the window are not predicted in this pass: whatever fits there is as good as anything else.
+        free = torch.zeros(int(masked[canvas.start :].sum()), self.automaton.n_kinds, dtype=torch.float64)
+        place = masked[canvas.start :].cumsum(0) - 1
+        free[place[seen + window.start - canvas.start]] = best.cpu()
+        kinds = self._witness(canvas, free.numpy())
+        found = scores.argmax(-1)
+        if kinds is None:  # the scores are not numbers: the row itself will say so
+            return found
+        chosen = torch.from_numpy(kinds)[seen + window.start - canvas.start].to(device)
+        inside = torch.where(kind_of == chosen[:, None], cost, -torch.inf)
+        found[seen.to(device)] = inside.argmax(-1)
+        return found
+
+    def _scores(self, canvas: Canvas, free: Floats) -> Floats:
+        """The score of each class at each position of the region: what stands allows one class, at no cost."""
+        region = canvas.tokens[canvas.start :].numpy()
+        masked = canvas.masked[canvas.start :].numpy()
+        scores = np.full((len(region), self.automaton.n_kinds), -np.inf)
+        scores[masked] = free
+        scores[~masked, self.automaton.kind_of[region[~masked]]] = 0.0
+        return scores
+
+    def _sums(self, canvas: Canvas, scores: Floats) -> Floats:
+        """The best sum of scores that reaches each state, before the first position and behind each."""
+        sums = np.full((len(scores) + 1, self.automaton.n_states), -np.inf)
+        sums[0, START] = 0.0
+        for place, row in enumerate(scores):
+            sums[place + 1] = self.automaton.step(sums[place], row)
+        return sums
+
+    def _witness(self, canvas: Canvas, free: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+        """The class of the token at each position of the region, in the best text of the form."""
+        if np.isnan(free).any():
+            return None
+        scores = self._scores(canvas, free)
+        sums = self._sums(canvas, scores)
+        ends = self.automaton.accepting
+        state = int(ends[np.argmax(sums[-1][ends])])
+        assert np.isfinite(sums[-1][state]), "a witness always exists: it did before the last commit"
+        kinds = np.zeros(len(scores), dtype=np.int64)
+        for place in range(len(scores) - 1, -1, -1):
+            state, kinds[place] = self.automaton.edge_into(state, sums[place], scores[place])
+        return kinds

@@ -1,0 +1,170 @@
+"""The HTTP front: OpenAI's paths, infilling, and what an operator needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from dapd.errors import DapdError
+from dapd.generation import DiffusionLM
+from dapd.server import mistakes
+from dapd.server.answers import Answers, Kind
+from dapd.server.config import Config
+from dapd.server.engine import ClosedError, Engine
+from dapd.server.guard import Guard
+from dapd.server.jobs import Failed, Finished
+from dapd.server.page import add_page
+from dapd.server.planning import Plan, Planner
+from dapd.server.streams import EventStream, watching
+from dapd.server.tickets import Ticket
+from dapd.server.wire import Answering, ChatRequest, CompletionRequest, InfillRequest
+from dapd.server.wire import Request as Asked
+
+Body = TypeVar("Body", bound=Asked)
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": words}
+    for status, words in {
+        400: "A mistake in the request; `param` names the field",
+        401: "No API key, or a wrong one",
+        403: "The wrong host or origin",
+        404: "No such model",
+        408: "The body did not arrive in time",
+        413: "The body is too large",
+        429: "The queue is full; Retry-After says when to come back",
+        500: "A fault of the server's",
+        503: "The server is shutting down",
+        504: "The request's time was up",
+    }.items()
+}
+
+
+class Front:
+    """Answers requests with one engine."""
+
+    def __init__(self, lm: DiffusionLM, engine: Engine, config: Config) -> None:
+        self.lm = lm
+        self.engine = engine
+        self.config = config
+        self.planner = Planner(lm, config.limits)
+        self.readers = ThreadPoolExecutor(2, "dapd-reader")
+        """Read prompts: a long one does not hold up the event loop."""
+        self.builders = ThreadPoolExecutor(1, "dapd-builder")
+        """Reads requests for a form, one after the other: to build one may take seconds, which others do not wait."""
+
+    async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
+        if not self.engine.ready:
+            raise ClosedError("the server is shutting down")
+        form = isinstance(body, Answering) and (body.regex is not None or body.response_format is not None)
+        readers = self.builders if form else self.readers
+        plan = await asyncio.get_running_loop().run_in_executor(readers, read, body)
+        ticket = Ticket(self.engine, self.lm, plan)
+        answers = Answers(kind, self.lm, plan, _n_top(body))
+        if body.stream:
+            with_usage = body.stream_options is not None and body.stream_options.include_usage
+            return EventStream(ticket, answers, with_usage=with_usage, write_seconds=self.config.limits.write_seconds)
+        done: list[Finished] = []
+        async with watching(request.receive, ticket.cancel):
+            async for event in ticket.events():
+                if isinstance(event, Failed):
+                    return mistakes.answer(*mistakes.FAULTS[event.reason])
+                if isinstance(event, Finished):
+                    done.append(event)
+        return JSONResponse(answers.whole(done))
+
+
+def _n_top(body: Asked) -> int:
+    if isinstance(body, ChatRequest):
+        return (body.top_logprobs or 0) if body.logprobs else -1
+    logprobs = getattr(body, "logprobs", None)
+    return -1 if logprobs is None else int(logprobs)
+
+
+def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
+    """The application around an engine, which it starts and ends."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        await asyncio.to_thread(engine.stop)
+
+    app = FastAPI(title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, config=config, metrics=engine.metrics)
+    app.add_exception_handler(RequestValidationError, mistakes.on_validation)
+    app.add_exception_handler(DapdError, mistakes.on_mistake)
+    app.add_exception_handler(HTTPException, mistakes.on_http)
+    app.add_exception_handler(Exception, mistakes.on_fault)
+    _add_texts(app, Front(lm, engine, config))
+    _add_operations(app, lm, engine)
+    add_page(app, lm, config.limits)
+    return app
+
+
+def _add_texts(app: FastAPI, front: Front) -> None:
+    planner = front.planner
+
+    @app.post("/v1/chat/completions", responses=REFUSALS)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        """Answer a conversation."""
+        return await front.serve("chat", body, planner.chat, request)
+
+    @app.post("/v1/completions", responses=REFUSALS)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Continue one text or several."""
+        return await front.serve("completion", body, planner.completion, request)
+
+    @app.post("/v1/infill", responses=REFUSALS)
+    async def infill(body: InfillRequest, request: Request) -> Response:
+        """Fill the masks of a text."""
+        return await front.serve("infill", body, planner.infill, request)
+
+
+def _add_operations(app: FastAPI, lm: DiffusionLM, engine: Engine) -> None:
+    about = {"id": lm.name, "object": "model", "created": 0, "owned_by": "dapd"}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The one model of this server."""
+        return {"object": "list", "data": [about]}
+
+    @app.get("/v1/models/{name:path}", responses={404: REFUSALS[404]})
+    async def model(name: str) -> dict[str, Any]:
+        if name != lm.name:
+            raise mistakes.MistakeError("model", "there is no such model", 404, "model_not_found")
+        return about
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether the process lives."""
+        return {"status": "ok"}
+
+    @app.get("/ready", responses={503: REFUSALS[503]})
+    async def ready() -> Response:
+        """Whether new requests are taken."""
+        return JSONResponse({"ready": engine.ready}, 200 if engine.ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Counters for Prometheus."""
+        return Response(generate_latest(engine.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/version")
+    async def version_() -> dict[str, str]:
+        return {"version": _version(), "model": lm.name}
+
+
+def _version() -> str:
+    try:
+        return version("dapd")
+    except PackageNotFoundError:
+        return "unknown"

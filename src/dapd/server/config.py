@@ -1,0 +1,103 @@
+"""How a server is set up: what it takes at most, and whom it answers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dapd.errors import DapdError
+
+KEYS_VARIABLE = "DAPD_API_KEYS"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server and one request may use. Every request that asks for more is refused before any work is done."""
+
+    places: int = 16
+    """Texts that are decoded at the same time; each n and each prompt of a request is one."""
+    queue: int = 64
+    """Texts that may wait for a place; beyond, the answer is 429."""
+    body_bytes: int = 1_000_000
+    prompt_tokens: int = 16_384
+    new_tokens: int = 4_096
+    choices: int = 16
+    """Texts that one request may ask for: its prompts times n."""
+    pattern_chars: int = 20_000
+    """Characters of a regular expression or a JSON Schema."""
+    seconds: float = 600.0
+    """From the request to its answer; a request may ask for less."""
+    body_seconds: float = 30.0
+    """Until a request's body has arrived."""
+    write_seconds: float = 30.0
+    """Until a client has taken what was written to it; one that reads more slowly is left."""
+    drain_seconds: float = 30.0
+    """What running requests get to finish when the server is told to end."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < (0 if name == "queue" else 1):
+                raise DapdError(f"{name} is {value}; it must be at least {0 if name == 'queue' else 1}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A server's settings."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: Keys = field(default_factory=lambda: Keys(()))
+    anonymous: bool = False
+    """Whether anybody may use a server that other machines can reach."""
+    origins: tuple[str, ...] = ()
+    """Origins of other pages whose scripts may call the server, such as https://example.org."""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not self.is_local and not self.keys and not self.anonymous:
+            raise DapdError(
+                f"{self.host} can be reached from other machines, and there are no API keys: give --keys FILE, set "
+                f"{KEYS_VARIABLE}, or allow everybody with --anonymous"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in LOOPBACK
+
+
+class Keys:
+    """The API keys that are accepted. They are kept as digests and compared in constant time."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._digests = tuple(_digest(key) for key in keys)
+
+    @classmethod
+    def find(cls, path: Path | None) -> Keys:
+        """The keys of a file, one a line, and those of the environment, with commas between them."""
+        lines: list[str] = []
+        if path is not None:
+            try:
+                lines = path.read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise DapdError(f"cannot read API keys from {path}: {getattr(error, 'strerror', error)}") from None
+        found = [key.strip() for key in (*lines, *os.environ.get(KEYS_VARIABLE, "").split(","))]
+        keys = tuple(key for key in found if key and not key.startswith("#"))
+        if path is not None and not keys:
+            raise DapdError(f"{path} holds no API key: write one a line")
+        return cls(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def __contains__(self, key: object) -> bool:
+        digest = _digest(str(key))
+        # Every key is compared, also after one fits: the time tells nothing.
+        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,230 @@
+"""The engine: one thread that owns the device and brings all texts one pass further at a time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+
+from dapd.decoding import Decoder, Step
+from dapd.errors import DapdError
+from dapd.generation import DiffusionLM
+from dapd.server.config import Limits
+from dapd.server.jobs import Failed, Job, Reason
+from dapd.server.metrics import Metrics
+
+logger = logging.getLogger("dapd.server")
+
+HEAD_START = 10.0
+"""Seconds that the shortest text may overtake the longest one in the queue: short ones go first, none starves."""
+LONG_SHARE = 4
+"""A text is long if its canvas is longer than one in so many parts of the longest possible canvas, and one in so many
+places is kept free of long texts."""
+
+
+class BusyError(DapdError):
+    """The queue is full."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__("the server is busy; try again later")
+        self.retry_after = retry_after
+
+
+class ClosedError(DapdError):
+    """The server takes no more requests."""
+
+
+class Engine:
+    """Decodes jobs that come and go.
+
+    `submit` and `cancel` may be called from any thread. A job's own thread of events is `Job.tell`, which the engine
+    calls after passes; it must not block.
+    """
+
+    def __init__(self, lm: DiffusionLM, limits: Limits, metrics: Metrics | None = None) -> None:
+        self.lm = lm
+        self.limits = limits
+        self.metrics = metrics or Metrics()
+        self.decoder = self._decoder()
+        self.queue: list[Job] = []
+        self.running: dict[Job, None] = {}
+        """The jobs that have a place, in the order in which they got it. Only the engine's thread changes it."""
+        self.left: set[Job] = set()
+        """Jobs whose client went away."""
+        self.draining = False
+        self.ending = False
+        self.row_seconds = 1.0
+        """How long a text has a place, about."""
+        self.changed = threading.Condition()
+        self.thread = threading.Thread(target=self._run, name="dapd-engine", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are taken."""
+        return self.thread.is_alive() and not self.draining
+
+    @property
+    def idle(self) -> bool:
+        return not self.queue and not self.running
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Take in the texts of a request, all of them or none."""
+        with self.changed:
+            if not self.ready:
+                raise ClosedError("the server is shutting down")
+            waiting = len(self.queue) + len(self.running)
+            if waiting + len(jobs) > self.limits.queue + self.limits.places:
+                raise BusyError(self._retry_after())
+            self.queue += jobs
+            self.changed.notify()
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Forget jobs whose client went away; their rows are gone before the next pass."""
+        with self.changed:
+            self.left.update(jobs)
+            self.changed.notify()
+
+    def drain(self) -> None:
+        """Take no more requests, and finish those that are here."""
+        with self.changed:
+            self.draining = True
+            self.changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; what is not finished fails."""
+        with self.changed:
+            self.draining = self.ending = True
+            self.changed.notify()
+        if self.thread.ident is not None:
+            self.thread.join()
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self.lm.network, self.lm.recordings)
+
+    def _retry_after(self) -> int:
+        rounds = 1 + len(self.queue) / self.limits.places
+        return min(60, max(1, math.ceil(rounds * self.row_seconds)))
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                while self.idle and not self.left and not self.ending:
+                    self.changed.wait()
+                self._let_go()
+                self._give_places()
+                if self.ending:
+                    break
+            if self.running:
+                self._step()
+        for job in [*self.queue, *self.running]:
+            self._fail(job, "closed")
+        self.queue.clear()
+
+    def _let_go(self) -> None:
+        """Let those leave whose client is gone or whose time is up."""
+        now = time.monotonic()
+        for job in [*self.queue, *self.running]:
+            if job in self.left:
+                self._fail(job, "gone")
+            elif now > job.deadline:
+                self._fail(job, "timeout")
+        self.left.clear()
+
+    def _give_places(self) -> None:
+        """Give free places to those that wait: short texts sooner than long ones, and not all places to long ones."""
+        reserved = self.limits.places // LONG_SHARE
+        for job in sorted(self.queue, key=self._turn):
+            n_long = sum(map(self._is_long, self.running))
+            full = len(self.running) >= self.limits.places
+            if full or (self._is_long(job) and n_long >= self.limits.places - reserved):
+                continue
+            self.queue.remove(job)
+            self._begin(job)
+        self.metrics.waiting.set(len(self.queue))
+        self.metrics.running.set(len(self.running))
+
+    def _turn(self, job: Job) -> float:
+        return job.arrived + HEAD_START * job.work.canvas.length / self.lm.network.max_length
+
+    def _is_long(self, job: Job) -> bool:
+        longest = min(self.lm.network.max_length, self.limits.prompt_tokens + self.limits.new_tokens)
+        return job.work.canvas.length * LONG_SHARE > longest
+
+    def _begin(self, job: Job) -> None:
+        work = job.work
+        job.began = time.monotonic()
+        self.metrics.wait_seconds.observe(job.began - job.arrived)
+        self.running[job] = None
+        try:
+            self.decoder.admit(
+                work.canvas, work.strategy, work.options, name=job, seed=work.seed, constraint=work.constraint
+            )
+            self.metrics.positions.inc(int(work.canvas.slots.sum()))
+        except Exception:
+            logger.exception("a text could not be admitted")
+            self._fail(job, "fault")
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        try:
+            steps = self.decoder.step()
+        except Exception:
+            # Not the fault of one text: the decoder survives those. Nobody knows what state it is in.
+            logger.exception("a step failed as a whole; all texts in it are given up")
+            for job in [*self.running]:
+                self._fail(job, "fault")
+            self.decoder = self._decoder()
+            return
+        self.metrics.step_seconds.observe(time.perf_counter() - began)
+        self.metrics.rows.observe(len(steps))
+        self.metrics.needed.inc(self.decoder.columns_needed)
+        self.metrics.computed.inc(self.decoder.columns_computed)
+        self.decoder.columns_needed = self.decoder.columns_computed = 0
+        for step in steps:
+            self._tell(step)
+        for name, error in [*self.decoder.failures.items()]:
+            logger.error("a text failed", exc_info=error)
+            assert isinstance(name, Job)
+            self._fail(name, "fault")
+        self.decoder.failures.clear()
+
+    def _tell(self, step: Step) -> None:
+        job = step.row
+        assert isinstance(job, Job)
+        if job not in self.running:
+            return
+        self.metrics.steps.labels(type(job.work.strategy).__name__).inc()
+        try:
+            complete = job.add(step)
+        except Exception:
+            logger.exception("a pass could not be read")
+            self._fail(job, "fault")
+            return
+        if complete:
+            self._leave(job)
+            self._count(job)
+
+    def _leave(self, job: Job) -> None:
+        self.decoder.cancel(job)
+        self.running.pop(job, None)
+        if job in self.queue:
+            self.queue.remove(job)
+
+    def _count(self, job: Job) -> None:
+        now = time.monotonic()
+        assert job.began is not None
+        self.row_seconds = 0.9 * self.row_seconds + 0.1 * (now - job.began)
+        self.metrics.texts.labels("finished").inc()
+        self.metrics.committed.inc(job.transcript.n_tokens)
+        self.metrics.per_pass.observe(job.transcript.n_tokens / max(1, job.passes))
+        self.metrics.first_seconds.observe((job.spoke or now) - job.arrived)
+
+    def _fail(self, job: Job, reason: Reason) -> None:
+        self._leave(job)
+        self.metrics.texts.labels(reason).inc()
+        job.tell(Failed(job.index, reason))

@@ -1,0 +1,105 @@
+"""Before a request reaches its handler: who may ask, from where, and how much. Behind it: the headers of every answer.
+
+This is plain ASGI, because it must see a body before anybody has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dapd.server.config import LOOPBACK, Config
+from dapd.server.metrics import Metrics
+from dapd.server.mistakes import answer
+
+OPEN = ("/", "/health", "/ready", "/favicon.ico")
+"""Paths that need no key; what lies under /static needs none either: it is the page's own code."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """Checks host, origin, key and size of every request, and counts the answers."""
+
+    def __init__(self, app: ASGIApp, config: Config, metrics: Metrics) -> None:
+        self.app = app
+        self.config = config
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                # A path that nobody serves is not a label: a client could make up any number of them.
+                route = scope.get("route")
+                self.metrics.requests.labels(getattr(route, "path", "other"), str(message["status"])).inc()
+            await send(message)
+
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is not None:
+            await answer(*refusal)(scope, receive, sending)
+            return
+        await self.app(scope, self._limited(receive), sending)
+
+    def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
+        """Why a request is not let in, as a status and a sentence."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname if _is_plain(headers.get("host", "")) else None
+        # A page of another site may have its own name lead to this machine; the name it used gives it away.
+        if self.config.is_local and host not in LOOPBACK:
+            return 403, "this server answers to localhost only"
+        origin = headers.get("origin")
+        if origin is not None and origin not in self.config.origins and urlsplit(origin).netloc != headers.get("host"):
+            return 403, "pages of other origins may not use this server"
+        if path not in OPEN and not path.startswith("/static/") and self.config.keys:
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or key.strip() not in self.config.keys:
+                return 401, "give an API key: Authorization: Bearer KEY"
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length[:20]) > self.config.limits.body_bytes:
+            return 413, f"the body may have at most {self.config.limits.body_bytes} bytes"
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """The same messages, as long as they are not too many and come in time."""
+        limits = self.config.limits
+        read, whole = 0, False
+
+        async def receiving() -> Message:
+            nonlocal read, whole
+            if whole:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), limits.body_seconds)
+            except TimeoutError:
+                raise HTTPException(408, "the body did not arrive in time") from None
+            read += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if read > limits.body_bytes:
+                raise HTTPException(413, f"the body may have at most {limits.body_bytes} bytes")
+            return message
+
+        return receiving
+
+
+def _is_plain(host: str) -> bool:
+    """Whether a host header can be read as one at all."""
+    return "[" not in host or "]" in host

@@ -1,0 +1,146 @@
+"""One text on its way through the engine: what is asked, who is told, and what comes of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dapd.canvas import Canvas
+from dapd.decoding import Constraint, Options, Step
+from dapd.generation import DiffusionLM
+from dapd.server.transcript import Transcript
+from dapd.strategies import Selects
+from dapd.trace import Record, Recorder
+
+Reason = Literal["fault", "timeout", "closed", "gone"]
+
+LOWEST = -9999.0
+"""The log-probability that stands for minus infinity, as elsewhere: JSON has no word for it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be decoded, and how."""
+
+    canvas: Canvas
+    strategy: Selects
+    options: Options
+    seed: int
+    first: int
+    """Position at which the text of the answer begins."""
+    stops: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    per_pass: bool = False
+    """Whether every pass is told, and not only new text."""
+    label: str = ""
+    """What the caller calls the strategy."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token of the answer with the log-probability of the pass that committed it."""
+
+    token: int
+    log_p: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A pass of a text."""
+
+    index: int
+    """Which of the request's texts."""
+    text: str
+    """What was added to the finished beginning."""
+    record: Record | None = None
+    """What the pass did, where every pass is told."""
+    nodes: list[int] = field(default_factory=list)
+    """The positions that were masked before it."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A text is complete."""
+
+    index: int
+    text: str
+    ids: list[int]
+    finish_reason: Literal["stop", "length"]
+    n_tokens: int
+    passes: int
+    scored: list[Scored]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A text that came to nothing. `gone`: its client left, and nobody is to be told."""
+
+    index: int
+    reason: Reason
+
+
+Event = Passed | Finished | Failed
+
+
+@dataclass(eq=False)
+class Job:
+    """A text in the engine. Only the engine's thread changes it once it is submitted."""
+
+    lm: DiffusionLM
+    work: Work
+    index: int
+    tell: Callable[[Event], None]
+    """Called on the engine's thread."""
+    deadline: float
+    """On the clock of `time.monotonic`."""
+    arrived: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    spoke: float | None = None
+    """When its first text was finished."""
+
+    def __post_init__(self) -> None:
+        work = self.work
+        self.transcript = Transcript(self.lm, work.canvas, work.first, work.stops)
+        self.recorder: Recorder | None = None
+        if work.per_pass:
+            self.recorder = self.lm.recorder(work.canvas, work.strategy, work.options)
+        self.passes = 0
+        self._scored: dict[int, Scored] = {}
+
+    def add(self, step: Step) -> bool:
+        """Take in a pass and tell of it; gives whether the text is complete."""
+        self.passes += 1
+        added = self.transcript.read(step.canvas)
+        if added and self.spoke is None:
+            self.spoke = time.monotonic()
+        if self.work.options.record_top:
+            self._score(step)
+        if self.recorder is not None:
+            nodes = self.recorder.before.nonzero().flatten().tolist()
+            self.recorder.add(step)
+            self.tell(Passed(self.index, added, self.recorder.trace.steps[-1], nodes))
+        elif added:
+            self.tell(Passed(self.index, added))
+        complete = step.done or (self.transcript.stopped and self.work.options.early_stop)
+        if complete:
+            self.tell(self._finished())
+        return complete
+
+    def _finished(self) -> Finished:
+        said = self.transcript
+        places = range(said.first, said.first + len(said.ids))
+        scored = [self._scored[place] for place in places if place in self._scored]
+        return Finished(self.index, said.text, said.ids, said.finish_reason, said.n_tokens, self.passes, scored)
+
+    def _score(self, step: Step) -> None:
+        assert step.top is not None
+        for place in step.commit.nonzero().flatten().tolist():
+            p = float(step.confidence[place])
+            top = zip(step.top.token[place].tolist(), step.top.log_p[place].tolist(), strict=True)
+            best = tuple((token, max(LOWEST, log_p)) for token, log_p in top)
+            log_p = math.log(p) if p > 0 else LOWEST
+            self._scored[step.window.start + place] = Scored(int(step.token[place]), log_p, best)

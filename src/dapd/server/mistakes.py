@@ -1,0 +1,91 @@
+"""What is answered when something is wrong: always JSON of OpenAI's form, and never a word about the inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from dapd.errors import DapdError
+from dapd.server.engine import BusyError, ClosedError
+from dapd.server.jobs import Reason
+
+FAULTS: dict[Reason, tuple[int, str]] = {
+    "fault": (500, "the server could not decode this text"),
+    "timeout": (504, "the request took longer than its time limit"),
+    "closed": (503, "the server is shutting down"),
+    "gone": (499, "the client left"),
+}
+KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+WORDS = 500
+"""Characters of a message: what a client wrote may stand in it."""
+
+
+class MistakeError(DapdError):
+    """A mistake of the client's in one parameter."""
+
+    def __init__(self, param: str, message: str, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message.replace("max_new_tokens", "max_tokens"))  # the name that clients know it by
+        self.param, self.status, self.code = param, status, code
+
+
+def body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    clean = message.encode("utf-8", "replace").decode()
+    shown = clean if len(clean) <= WORDS else f"{clean[:WORDS]}..."
+    return {"error": {"message": shown, "type": kind, "param": param, "code": code}}
+
+
+def answer(
+    status: int,
+    message: str,
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    return JSONResponse(body(status, message, param, code), status, headers)
+
+
+async def on_validation(_: Request, error: Exception) -> JSONResponse:
+    """The most particular thing that is wrong with a body: for a field of several types, that of the nearest one."""
+    assert isinstance(error, RequestValidationError)
+    first = max(error.errors(), key=lambda one: len(one["loc"]))
+    if first["type"] == "json_invalid":
+        return answer(400, "the body is not JSON")
+    if first["type"] in ("model_attributes_type", "model_type", "missing") and len(first["loc"]) == 1:
+        return answer(400, "the body must be a JSON object, sent with Content-Type: application/json")
+    place = [str(part) for part in first["loc"] if part != "body"]
+    param = _spoken(place)
+    return answer(400, f"{param}: {first['msg']}" if param else f"the body: {first['msg']}", param)
+
+
+async def on_mistake(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, BusyError):
+        return answer(429, str(error), headers={"Retry-After": str(error.retry_after)})
+    if isinstance(error, ClosedError):
+        return answer(503, str(error), headers={"Retry-After": "5"})
+    if isinstance(error, MistakeError):
+        return answer(error.status, str(error), error.param, error.code)
+    return answer(400, str(error))
+
+
+async def on_http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return answer(error.status_code, str(error.detail), headers=error.headers)
+
+
+async def on_fault(_: Request, error: Exception) -> JSONResponse:
+    return answer(500, FAULTS["fault"][1])
+
+
+def _spoken(place: Sequence[str]) -> str | None:
+    """The name of a field, without the types of a union that were tried for it."""
+    fields = [part for part in place if part.isidentifier() or part.isdigit()]
+    kinds = {"str", "int", "float", "bool", "list", "StrategyChoice", "constrained"}
+    named = [part for part in fields if part not in kinds]
+    return ".".join(named) or None

@@ -1,0 +1,60 @@
+"""The page at /: the viewer, live. Its files are read once; no path of a request is ever opened."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Response
+
+from dapd import viewer
+from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
+from dapd.server.config import Limits
+from dapd.settings import DEFAULT_STRATEGY
+from dapd.strategies import PRESETS
+
+KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
+TRACES = "@@TRACES@@"
+"""Where the saved page holds its decodings; the live page's script writes them in."""
+
+
+def add_page(app: FastAPI, lm: DiffusionLM, limits: Limits) -> None:
+    """Serve the page and what it is made of."""
+    static = _static()
+    longest = min(limits.new_tokens, lm.network.max_length)
+    about: dict[str, Any] = {
+        "model": lm.name,
+        "chat": lm.has_tokenizer and lm.tokenizer.has_chat,
+        "strategies": [DEFAULT_STRATEGY, *(name for name in PRESETS if name != DEFAULT_STRATEGY)],
+        "max_tokens": min(DEFAULT_NEW_TOKENS // 4, longest),
+        "longest": longest,
+    }
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return static["live.html"]
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def file(name: str) -> Response:
+        return static.get(name) or Response(status_code=404)
+
+    @app.get("/page.json", include_in_schema=False)
+    async def page_json() -> dict[str, Any]:
+        return about
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(status_code=204)
+
+
+def _static() -> dict[str, Response]:
+    """Every file of the page by its name."""
+    own = files("dapd.server") / "static"
+    texts = {name: (own / name).read_text(encoding="utf-8") for name in ("live.html", "live.js", "live.css")}
+    texts |= {f"{name}.js": viewer.read(f"{name}.js") for name in viewer.MODULES}
+    texts["viewer.css"] = viewer.read("viewer.css")
+    texts["saved.html"] = viewer.shell("Decoding", TRACES)
+    return {
+        name: Response(text, media_type=KINDS[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
+        for name, text in texts.items()
+    }

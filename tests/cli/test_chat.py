@@ -1,0 +1,98 @@
+"""`dapd chat`: answers, history, commands, mistakes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dapd
+from dapd.cli.chat import Conversation
+from dapd.errors import DapdError
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return dapd.load("lab", device="cpu")
+
+
+@pytest.fixture
+def talk(lm):
+    return Conversation(lm, "dapd-staged", [], 16, None)
+
+
+ASK = "Sort the list: 3 1 2"
+
+
+def test_an_answer_is_the_models_and_is_remembered(talk, lm, capsys):
+    talk.take(ASK)
+    first = lm.generate([{"role": "user", "content": ASK}], max_new_tokens=16, early_stop=True)
+    assert capsys.readouterr().out == first.text + "\n"
+    assert talk.messages == [{"role": "user", "content": ASK}, {"role": "assistant", "content": first.text}]
+    talk.take(ASK)
+    asked = [*talk.messages[:2], {"role": "user", "content": ASK}]
+    assert talk.messages[3]["content"] == lm.generate(asked, max_new_tokens=16, early_stop=True).text
+
+
+def test_commands(talk, lm, capsys, tmp_path):
+    talk.take("/strategy fast-dllm threshold=0.5")
+    talk.take("/strategy")
+    assert json.loads(capsys.readouterr().out)["threshold"] == 0.5
+    talk.take("/tokens 8")
+    talk.take("/tokens")
+    assert capsys.readouterr().out == "8\n"
+    talk.take(ASK)
+    expected = lm.generate(
+        [{"role": "user", "content": ASK}],
+        strategy=dapd.strategy("fast-dllm", threshold=0.5),
+        max_new_tokens=8,
+        early_stop=True,
+    )
+    assert talk.messages[-1]["content"] == expected.text
+    talk.take(f"/save '{tmp_path}/a talk.json'")
+    saved = json.loads((tmp_path / "a talk.json").read_text())
+    assert saved == {"model": "lab", "strategy": "fast-dllm", "messages": talk.messages}
+    capsys.readouterr()
+    talk.take("/history")
+    assert capsys.readouterr().out.startswith(f"user: {ASK}\nassistant: ")
+    talk.take("/clear")
+    assert talk.messages == []
+    talk.take("/help")
+    assert "/save FILE" in capsys.readouterr().out
+    talk.take("/quit")
+    assert not talk.goes_on
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("/stratgey x", "did you mean '/strategy'"),
+        ("/strategy nothing", "unknown strategy"),
+        ("/strategy dapd-staged tau=1", "tau"),
+        ("/tokens many", "/tokens"),
+        ("/save", "/save FILE"),
+        ("/save 'half", "cannot read the command"),
+        ("zzz", "does not know"),
+    ],
+)
+def test_a_mistake_changes_nothing(talk, said, word):
+    with pytest.raises(DapdError, match=word):
+        talk.take(said)
+    assert talk.messages == []
+    assert talk.strategy == "dapd-staged"
+
+
+def test_ctrl_c_forgets_the_question(talk, monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(talk.lm, "generate", interrupt)
+    talk.take(ASK)
+    assert talk.messages == []
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_the_opening_stays(lm):
+    talk = Conversation(lm, "original", [], 8, "Sort")
+    talk.take("/clear")
+    assert talk.messages == [{"role": "system", "content": "Sort"}]

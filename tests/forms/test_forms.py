@@ -1,0 +1,256 @@
+"""Prescribed forms: texts are valid at every speed, the witness is the best one, promises are kept or refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+
+import pytest
+import torch
+
+import dapd
+from dapd.canvas import Canvas
+from dapd.errors import DapdError
+from dapd.forms import BuildLimits, build, check_schema
+from dapd.models.base import Profile
+from dapd.models.tokenizer import byte_letters
+
+pytest.importorskip("outlines_core", reason="forms need dapd[forms]")
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+        "married": {"type": "boolean"},
+    },
+    "required": ["name", "age", "tags", "married"],
+}
+DECODERS = ["original", "dream", "fast-dllm", "fast-dllm-factor", "eb-sampler", "klass", "dapd-staged", "dapd-direct"]
+DECODERS += ["dawn", "local-leap"]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return dapd.load("random:tiny-llada", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return dapd.load("lab", device="cpu")
+
+
+def keeps_person(text: str) -> bool:
+    said = json.loads(text)
+    return (
+        set(said) == set(PERSON["required"])
+        and isinstance(said["name"], str)
+        and len(said["name"]) <= 8
+        and type(said["age"]) is int
+        and len(said["tags"]) <= 2
+        and set(said["tags"]) <= {"a", "b"}
+        and type(said["married"]) is bool
+    )
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_decoder_keeps_a_schema(lm, name):
+    done = lm.generate("x", strategy=name, max_new_tokens=96, json_schema=PERSON)
+    assert keeps_person(done.text)
+
+
+LOOPS = [
+    {"block_length": 12},
+    {"block_length": 12, "reuse": "dual"},
+    {"reuse": "settled"},
+    {"temperature": 3.0, "seed": 4},
+    {"temperature": 1.0, "top_k": 1},
+    {"eos": "ban"},
+    {"eos": "defer", "early_stop": True},
+    {"suppress": tuple(range(256))},
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+@pytest.mark.parametrize("shape", ["random:tiny-llada", "random:tiny-dream"])
+def test_every_loop_keeps_a_form(shape, loop):
+    model = dapd.load(shape, device="cpu")
+    for pattern in ("[a-f]{3}-[0-9]{2,9}( ok)?", "(ab|cd)+", "日本[あ-ん]{2}"):
+        done = model.generate("x", max_new_tokens=24, regex=pattern, **loop)
+        assert re.fullmatch(pattern, done.text), done.text
+
+
+def test_rows_of_a_batch_keep_it_as_they_do_alone(lm):
+    prompts = ["one", "a longer one", "x"]
+    together = lm.generate_batch(prompts, max_new_tokens=24, regex="[a-z]+ [0-9]+")
+    for prompt, done in zip(prompts, together, strict=True):
+        assert done.ids == lm.generate(prompt, max_new_tokens=24, regex="[a-z]+ [0-9]+").ids
+
+
+def test_a_form_over_words(lab):
+    pattern = " ?[A-Za-z]+( [a-z]+){2}, [0-9]+[.]"
+    prompt = [{"role": "user", "content": "Sort the list: 3 1 2"}]
+    for name in ("original", "dapd-staged", "fast-dllm"):
+        assert re.fullmatch(pattern, lab.generate(prompt, strategy=name, max_new_tokens=32, regex=pattern).text)
+
+
+class TestWitness:
+    """The best text of a form, held against all of them."""
+
+    PROFILE = Profile(mask_id=5, eos_id=4, pad_id=4)
+    TOKENS = {0: b"a", 1: b"b", 2: b"ab", 3: b"ba"}
+    PATTERN = "(aab?|b)*a"
+
+    @pytest.fixture(scope="class")
+    def language(self):
+        return build(self.TOKENS, 6, self.PROFILE, regex=self.PATTERN)
+
+    def texts(self, length: int):
+        for ids in itertools.product(range(5), repeat=length):
+            end = ids.index(4) if 4 in ids else length
+            text = b"".join(self.TOKENS[i] for i in ids[:end]).decode()
+            if set(ids[end:]) <= {4} and re.fullmatch(self.PATTERN, text):
+                yield ids
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_it_is_the_best_that_agrees_with_what_stands(self, language, seed):
+        random = torch.Generator().manual_seed(seed)
+        length = 5
+        scores = torch.randn(length, 6, generator=random)
+        texts = list(self.texts(length))
+        canvas = Canvas.blank([0], length, mask_id=5)
+        kept = texts[int(torch.randint(len(texts), (1,), generator=random))]
+        for place in range(length):
+            if torch.rand(1, generator=random) < 0.3:
+                canvas = canvas.commit(slice(1, 6), torch.arange(5) == place, torch.tensor(kept))
+        standing = {i: t for i, t in enumerate(canvas.tokens[1:].tolist()) if t != 5}
+        agreeing = [ids for ids in texts if all(ids[i] == t for i, t in standing.items())]
+        value = {ids: sum(float(scores[i, t]) for i, t in enumerate(ids) if i not in standing) for ids in agreeing}
+        found = language.tokens(scores, canvas, slice(1, 6)).tolist()
+        whole = tuple(standing.get(i, token) for i, token in enumerate(found))
+        assert whole in value
+        assert value[whole] == pytest.approx(max(value.values()))
+
+    def test_what_lies_behind_the_window_can_still_be_completed(self, language):
+        scores = torch.zeros(2, 6)
+        scores[:, 1] = 9  # b, which is no text by itself
+        canvas = Canvas.blank([0], 3, mask_id=5)
+        found = language.tokens(scores, canvas, slice(1, 3)).tolist()
+        assert any(ids[:2] == tuple(found) for ids in self.texts(3))
+
+    def test_scores_that_are_no_numbers_are_left_to_the_row(self, language):
+        canvas = Canvas.blank([0], 3, mask_id=5)
+        assert language.tokens(torch.full((3, 6), torch.nan), canvas, slice(1, 4)).shape == (3,)
+
+    def test_forbidden_tokens_are_the_last_resort(self, language):
+        canvas = Canvas.blank([0], 2, mask_id=5)
+        scores = torch.zeros(2, 6)
+        scores[:, 0] = torch.finfo(torch.float32).min
+        assert tuple(language.tokens(scores, canvas, slice(1, 3)).tolist()) in set(self.texts(2))
+
+
+def test_a_canvas_that_is_too_short_is_refused(lm):
+    with pytest.raises(DapdError, match="needs at least 10 tokens; max_new_tokens is 8"):
+        lm.generate("x", max_new_tokens=8, regex="[a-z]{10}")
+    assert len(lm.generate("x", max_new_tokens=10, regex="[a-z]{10}").text) == 10
+
+
+def test_the_order_of_alternatives_does_not_matter(lm):
+    assert lm.generate("x", max_new_tokens=4, regex="a|ab", bias=((ord("b"), 1000.0),)).text == "ab"
+
+
+def test_fixed_tokens_are_part_of_the_text(lm):
+    done = lm.generate("x", max_new_tokens=6, regex="[a-z]{4}", fixed={2: ord("q")})
+    assert re.fullmatch("[a-z]{2}q[a-z]", done.text)
+    with pytest.raises(DapdError, match="do not fit the form"):
+        lm.generate("x", max_new_tokens=6, regex="[a-z]{4}", fixed={2: ord("7")})
+
+
+def test_what_the_tokens_cannot_spell_is_refused(lab):
+    with pytest.raises(DapdError, match="cannot"):
+        lab.generate([{"role": "user", "content": "Sort the list: 3"}], max_new_tokens=8, regex="日本")
+
+
+@pytest.mark.parametrize("pattern", ["(a", "(?=a)b", r"(a)\1", "", "x" * 30_000], ids=lambda p: p[:8])
+def test_a_pattern_that_cannot_be_read_is_refused(lm, pattern):
+    with pytest.raises(DapdError, match="pattern"):
+        lm.generate("x", max_new_tokens=8, regex=pattern)
+
+
+def test_a_pattern_that_no_machine_holds_ends_in_time():
+    tokens = {byte: bytes([byte]) for byte in range(256)}
+    limits = BuildLimits(seconds=5, memory=1 << 30)
+    began = time.monotonic()
+    for pattern in ("(a|b)*a(a|b){40}", "((a{1,900}){1,900}){1,900}"):
+        with pytest.raises(DapdError, match=r"too complicated|cannot be used"):
+            build(tokens, 300, Profile(299, 298, 298), regex=pattern, limits=limits)
+    assert time.monotonic() - began < 30
+
+
+REFUSED = {
+    "minimum": {"type": "integer", "minimum": 3},
+    "pattern": {"type": "string", "pattern": ".*"},
+    "multipleOf": {"type": "number", "multipleOf": 2},
+    "uniqueItems": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+    "allOf": {"allOf": [{"type": "integer"}]},
+    "oneOf": {"oneOf": [{"type": "integer"}]},
+    "needs a type": {},
+    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "required": {"type": "object", "properties": {}, "required": ["a"]},
+    "not of type": {"type": "integer", "enum": ["a"]},
+    "format": {"type": "string", "format": "email"},
+    "maxLength": {"type": "string", "maxLength": 10**9},
+    "several types": {"type": ["string", "null"], "maxLength": 3},
+    "not a JSON object": {"type": "array", "items": 3},
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_a_keyword_that_would_be_ignored_is_refused(word):
+    with pytest.raises(DapdError, match=word):
+        check_schema(REFUSED[word])
+
+
+def test_a_deep_schema_is_refused():
+    schema = {"type": "integer"}
+    for _ in range(20):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(DapdError, match="levels deep"):
+        check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "check"),
+    [
+        ({"type": "string", "minLength": 2, "maxLength": 4}, lambda v: 2 <= len(v) <= 4),
+        ({"type": "number"}, lambda v: isinstance(v, int | float)),
+        ({"type": ["integer", "null"]}, lambda v: v is None or isinstance(v, int)),
+        ({"anyOf": [{"type": "boolean"}, {"const": "x"}]}, lambda v: v in (True, False, "x")),
+        ({"enum": ["a", 1, None, 'q"\\']}, lambda v: v in ["a", 1, None, 'q"\\']),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3}, lambda v: 2 <= len(v) <= 3),
+        ({"$defs": {"n": {"type": "integer"}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}, bool),
+        ({"type": "string", "format": "date"}, lambda v: re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", v)),
+        ({"type": "object"}, lambda v: isinstance(v, dict)),
+    ],
+    ids=str,
+)
+def test_values_are_what_the_schema_says(lm, schema, check):
+    for seed in range(3):
+        text = lm.generate("x", max_new_tokens=48, json_schema=schema, temperature=8.0, seed=seed).text
+        value = json.loads(text)
+        assert check(value) or value == {}
+
+
+def test_forms_are_kept(lm):
+    assert lm.form(regex="kept+") is lm.form(regex="kept+")
+    assert lm.form() is None
+
+
+def test_the_letters_of_bytes():
+    letters = byte_letters()
+    assert sorted(letters.values()) == list(range(256))
+    assert letters["a"] == ord("a")
+    assert letters["Ġ"] == ord(" ")

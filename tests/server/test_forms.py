@@ -1,0 +1,67 @@
+"""Prescribed forms over HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import openai
+import pytest
+
+pytest.importorskip("outlines_core", reason="forms need dapd[forms]")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+
+
+def test_a_schema_is_kept_whole_and_streamed(served):
+    whole = served.ask(max_tokens=48, response_format=FORMAT).json()["choices"][0]["text"]
+    assert set(json.loads(whole)) == {"n", "ok"}
+    assert whole == served.lm.generate("hello", max_new_tokens=48, json_schema=SCHEMA, early_stop=True).text
+    chunks = served.chunks(max_tokens=48, response_format=FORMAT)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+
+
+def test_the_stock_client_gets_its_form(served):
+    client = openai.OpenAI(base_url=f"{served.base}/v1", api_key="none", max_retries=0)
+    said = client.completions.create(
+        model=served.lm.name, prompt="x", max_tokens=16, extra_body={"regex": "[0-9]{4}-[0-9]{2}"}
+    )
+    assert re.fullmatch("[0-9]{4}-[0-9]{2}", said.choices[0].text)
+
+
+def test_a_chat_keeps_a_form(chatting):
+    messages = [{"role": "user", "content": "Sort the list: 3 1 2"}]
+    answer = chatting.ask("chat/completions", messages=messages, max_tokens=16, regex="[0-9]( [0-9])*").json()
+    assert re.fullmatch("[0-9]( [0-9])*", answer["choices"][0]["message"]["content"])
+
+
+def test_an_object_of_any_kind(served):
+    answer = served.ask(max_tokens=48, response_format={"type": "json_object"}).json()
+    assert isinstance(json.loads(answer["choices"][0]["text"]), dict)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"regex": "(a"}, "regex"),
+        ({"regex": "[a-z]{40}"}, "max_tokens"),
+        ({"regex": "a", "response_format": FORMAT}, "regex"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "integer", "minimum": 3}}}},
+            "response_format",
+        ),
+        ({"regex": "a" * 30_000}, "regex"),
+    ],
+    ids=str,
+)
+def test_a_form_that_cannot_be_kept_is_refused_by_name(served, fields, param):
+    answer = served.ask(**fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param

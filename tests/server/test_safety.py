@@ -1,0 +1,227 @@
+"""Who is let in, how much is taken, and what an error says."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from dapd.errors import DapdError
+from dapd.server import Config, Keys, Limits
+from server.helpers_server import Served
+
+REFUSED = {
+    "presence_penalty": 1.0,
+    "frequency_penalty": 0.5,
+    "best_of": 2,
+    "suffix": "x",
+    "temperature": -1,
+    "top_p": 0,
+    "top_k": 0,
+    "n": 2,
+    "max_tokens": 0,
+    "seed": -1,
+    "stop": [""],
+    "logit_bias": {"x": 1},
+    "logprobs": 99,
+    "strategy": "no-such",
+    "block_length": 0,
+    "reuse": "all",
+    "eos": "maybe",
+    "stream_mode": "loud",
+    "prompt": [10**9],
+    "timeout": 0,
+    "unheard_of": 1,
+    "early_stop": "yes",
+    "regex": "",
+    "refresh": 3,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED.items())
+def test_what_cannot_be_honoured_is_refused_by_name(served, name, value):
+    answer = served.ask(**{name: value})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert name in f"{error['param']} {error['message']}"
+
+
+@pytest.mark.parametrize("name", ["tools", "functions", "audio", "store", "modalities", "prediction"])
+def test_what_a_chat_cannot_honour_is_refused_by_name(chatting, name):
+    value = {"tools": [{}], "functions": [{}], "store": True}.get(name, ["audio"])
+    answer = chatting.ask("chat/completions", messages=[{"role": "user", "content": "Sort"}], **{name: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name
+
+
+def test_neutral_values_pass(served):
+    neutral = {"presence_penalty": 0, "frequency_penalty": 0.0, "best_of": 1, "suffix": None, "user": "me", "n": 1}
+    assert served.ask(**neutral, temperature=None, stop=None).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"name": "dapd-staged", "tau_mux": 1}, "tau_max"),
+        ({"name": "dapd-staged", "tau_max": "high"}, "tau_max"),
+        ({"name": "dapd-staged", "layers": [99]}, "layers"),
+        ({"name": "dapd-staged", "layers": 1e300}, "strategy"),
+        ({"name": "dream", "steps": 10**12}, "steps"),
+        ({"tau_max": 1}, "name"),
+    ],
+)
+def test_a_strategy_with_wrong_settings_is_a_mistake(served, settings, word):
+    answer = served.ask(strategy=settings)
+    assert answer.status_code == 400
+    assert word in answer.text
+
+
+BODIES = {
+    "nothing": b"",
+    "no json": b"{",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "deep schema": json.dumps({"model": "m", "prompt": "x"}).encode()[:-1] + b',"response_format":' + b'{"a":' * 5000,
+    "nan": b'{"model": "random:tiny-llada", "prompt": "x", "temperature": NaN}',
+    "huge number": b'{"model": "random:tiny-llada", "prompt": "x", "max_tokens": 1' + b"0" * 400 + b"}",
+    "very huge number": b'{"model": "random:tiny-llada", "prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
+    "lone surrogate": b'{"model": "random:tiny-llada", "prompt": "\\ud800"}',
+    "surrogate in a name": b'{"\\ud800": 1}',
+    "not utf-8": b'{"model": "\xff"}',
+    "empty prompt list": b'{"model": "random:tiny-llada", "prompt": []}',
+    "two kinds of prompts": b'{"model": "random:tiny-llada", "prompt": ["a", 3]}',
+    "a mask in the prompt": b'{"model": "random:tiny-llada", "prompt": [1, %d]}',
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_malformed_body_is_the_clients_mistake(served, name):
+    body = BODIES[name].replace(b"%d", str(served.lm.network.profile.mask_id).encode())
+    answer = served.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert len(answer.text) < 1000
+
+
+def test_other_content_and_other_methods(served):
+    form = served.http.post("/v1/completions", content=b'{"model":"x"}', headers={"content-type": "text/plain"})
+    assert form.status_code == 400
+    assert "application/json" in form.json()["error"]["message"]
+    assert served.http.get("/v1/completions").status_code == 405
+    assert served.http.get("/v1/models/../../etc/passwd").status_code == 404
+    assert served.http.get("/nothing/here").status_code == 404
+
+
+def test_large_bodies_are_refused_by_their_header_and_by_their_bytes(lm):
+    with Served(lm, body_bytes=5000) as served:
+        assert served.ask(prompt="x" * 6000).status_code == 413
+
+        def parts():
+            for _ in range(20):
+                yield b" " * 1000
+
+        assert served.http.post("/v1/completions", content=parts()).status_code == 413
+        assert served.ask().status_code == 200
+
+
+def test_limits_on_prompt_generation_and_choices(lm):
+    with Served(lm, prompt_tokens=20, new_tokens=30, choices=2) as served:
+        assert served.ask(prompt="x" * 21).json()["error"]["code"] == "too_long"
+        assert served.ask(max_tokens=31).status_code == 400
+        assert served.ask(n=3, temperature=1.0).status_code == 400
+        assert served.ask(prompt=["a", "b", "c"]).status_code == 400
+        assert served.ask("infill", template="[MASK*31]").status_code == 400
+        assert served.ask(prompt="x" * 20, max_tokens=30).status_code == 200
+
+
+def test_a_body_that_never_comes_is_not_waited_for(lm):
+    with Served(lm, body_seconds=1) as served:
+        host, port = served.base.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{".encode())
+            began = time.monotonic()
+            assert b"408" in raw.recv(1000)
+            assert time.monotonic() - began < 5
+
+
+def test_keys_open_the_door(lm):
+    with Served(lm, Config(keys=Keys(("first", "second")))) as served:
+        for path in ("/v1/models", "/metrics", "/version", "/openapi.json"):
+            assert served.http.get(path).status_code == 401
+            assert served.http.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
+            assert served.http.get(path, headers={"Authorization": "Basic first"}).status_code == 401
+            assert served.http.get(path, headers={"Authorization": "Bearer second"}).status_code == 200
+        assert served.http.get("/health").status_code == 200
+        assert served.http.get("/ready").status_code == 200
+        assert served.ask().status_code == 401
+
+
+def test_keys_come_from_a_file_and_from_the_environment(tmp_path, monkeypatch):
+    path = tmp_path / "keys"
+    path.write_text("# for the team\none\n\ntwo\n")
+    monkeypatch.setenv("DAPD_API_KEYS", "three, four")
+    keys = Keys.find(path)
+    assert all(key in keys for key in ("one", "two", "three", "four"))
+    assert "" not in keys
+    assert "# for the team" not in keys
+    with pytest.raises(DapdError, match="cannot read"):
+        Keys.find(tmp_path / "none")
+    monkeypatch.delenv("DAPD_API_KEYS")
+    path.write_text("\n")
+    with pytest.raises(DapdError, match="holds no API key"):
+        Keys.find(path)
+    assert not Keys.find(None)
+
+
+def test_other_machines_need_keys():
+    with pytest.raises(DapdError, match="API keys"):
+        Config("0.0.0.0")
+    assert not Config("0.0.0.0", anonymous=True).is_local
+    assert Config("0.0.0.0", keys=Keys(("x",))).keys
+    with pytest.raises(DapdError, match="places"):
+        Limits(places=0)
+
+
+def test_other_origins_and_other_names_are_refused(lm):
+    with Served(lm, Config(origins=("https://friend.example",))) as served:
+        host = served.base.removeprefix("http://")
+        for origin, status in {
+            served.base: 200,
+            "https://friend.example": 200,
+            "http://evil.example": 403,
+            "null": 403,
+            f"http://{host}.evil.example": 403,
+        }.items():
+            assert served.http.get("/version", headers={"Origin": origin}).status_code == status, origin
+        for name, status in {"evil.example": 403, "localhost": 200, "[::1]:80": 200, "[": 403, "": 403}.items():
+            assert served.http.get("/version", headers={"Host": name}).status_code == status, name
+
+
+def test_every_answer_carries_the_policy(served):
+    for path in ("/health", "/nothing", "/v1/models"):
+        headers = served.http.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "server" not in headers or "uvicorn" in headers["server"]
+
+
+def test_the_core_needs_no_web_framework():
+    code = (
+        "import sys; sys.modules['fastapi'] = None\n"
+        "import dapd, dapd.cli.app\n"
+        "try:\n    import dapd.server\nexcept dapd.DapdError as error:\n    print(error)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'dapd[serve]'" in out
+
+
+def test_a_label_is_never_made_up_by_a_client(served):
+    for number in range(5):
+        served.http.get(f"/made-up-{number}")
+    assert "made-up" not in httpx.get(f"{served.base}/metrics").text
