@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,9 @@ from dapd.canvas import Canvas
 from dapd.decoding import Constraint, Options, Recordings, Reuse, Step, decode
 from dapd.errors import DapdError
 from dapd.models import MaskedLM, TransformerConfig
+from dapd.models.chat import Messages
 from dapd.models.source import LoadedModel, open_model, random_model
-from dapd.models.tokenizer import Messages, Tokenizer
+from dapd.models.tokenizer import Tokenizer
 from dapd.sampling import EosPolicy
 from dapd.settings import DEFAULT_STRATEGY, Setting, as_setting, describe, with_fields
 from dapd.strategies import Selects
@@ -110,6 +111,14 @@ class Completion:
         """Time from the beginning of the first pass to the end of the last."""
         return self.trace.seconds
 
+    def cut_at(self, stops: Iterable[str]) -> Completion:
+        """The completion whose text ends before the first of some strings. Tokens and trace stay as they are."""
+        places = [self.text.find(stop) for stop in stops if stop and stop in self.text]
+        return replace(self, text=self.text[: min(places)], finish_reason="stop") if places else self
+
+    def __repr__(self) -> str:
+        return f"Completion({_short(self.text)!r}, nfe={self.nfe}, n_generated={self.n_generated})"
+
 
 def load(
     source: str | Path,
@@ -164,6 +173,9 @@ class DiffusionLM:
     @classmethod
     def of(cls, model: LoadedModel) -> DiffusionLM:
         return cls(model.network, model.tokenizer, name=model.name)
+
+    def __repr__(self) -> str:
+        return f"DiffusionLM({self.name!r}, {type(self.network).__name__}, device={str(self.network.device)!r})"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -515,3 +527,8 @@ class _Feed:
         if self.shown < self.stop:
             self.streamer.put(torch.tensor(row[self.shown : self.stop]))
         self.streamer.end()
+
+
+def _short(text: str, most: int = 60) -> str:
+    """A text that fits into a line."""
+    return text if len(text) <= most else text[: most - 3] + "..."

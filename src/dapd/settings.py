@@ -14,7 +14,8 @@ from dapd.fields import check_fields, field_names, read, split_pair
 from dapd.sampling import Sampling
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
 
-DEFAULT_STRATEGY = "dapd-staged"
+DEFAULT_STRATEGY = "dapd-direct"
+"""Of the paper's two methods the one with fewer passes at the same score on the model that ships (docs/lab.md)."""
 
 LOOP = (Sampling, Options)
 """What the loop is set by."""
@@ -142,16 +143,16 @@ def named(name: str) -> Setting:
     return Setting(strategy)
 
 
-def read_settings(spec: str, pairs: Iterable[str]) -> tuple[Setting, Options]:
+def read_settings(spec: str, pairs: Iterable[str], usual: Options | None = None) -> tuple[Setting, Options]:
     """Strategy and options from `NAME:field=value,...` and further `field=value` texts.
 
-    A field belongs to whichever of the two has it.
+    A field belongs to whichever of the two has it; what is not set of the loop is as in `usual`.
     """
     name, texts = split_spec(spec)
     chosen = named(name)
     texts |= dict(split_pair(pair, "--set") for pair in pairs)
     fields, loop = route(texts, [type(chosen.strategy), LOOP], f"field of {name} or of the loop")
-    return replace(chosen, strategy=changed(chosen.strategy, fields)), with_fields(Options(), loop)
+    return replace(chosen, strategy=changed(chosen.strategy, fields)), with_fields(usual or Options(), loop)
 
 
 def route(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Step
+from dapd.decoding.row import Top
 from dapd.errors import DapdError
 from dapd.files import parse_json, write_text
 
@@ -40,6 +41,8 @@ class Record:
     """[i, j]: a taken j keeps i out."""
     held: list[list[float]] | None = None
     """[position, confidence] of what stayed masked although this pass saw it."""
+    top: list[list[list[Any]]] | None = None
+    """For each committed position its likeliest tokens as [token, log-probability, text], the likeliest first."""
 
 
 @dataclass
@@ -102,6 +105,27 @@ class Trace:
         """Generated tokens before the first EOS, per forward pass: the EOS tail earns nothing."""
         return self.n_generated / max(1, self.nfe)
 
+    @property
+    def has_top(self) -> bool:
+        """Whether the likeliest tokens of every commit were kept."""
+        return any(record.top is not None for record in self.steps)
+
+    def commits(self) -> list[dict[str, Any]]:
+        """Every committed token in the order of the text: its position, the pass that committed it, its probability in
+        that pass, and the likeliest tokens there where they were kept."""
+        commits = []
+        for record in self.steps:
+            for place, position in enumerate(record.positions):
+                one = {
+                    "position": position,
+                    "pass": record.step,
+                    "token": record.tokens[place],
+                    "text": None if record.texts is None else record.texts[place],
+                    "confidence": record.confidences[place],
+                }
+                commits.append(one if record.top is None else {**one, "top": record.top[place]})
+        return sorted(commits, key=lambda one: one["position"])
+
     def summary(self) -> dict[str, Any]:
         return {
             "nfe": self.nfe,
@@ -161,6 +185,7 @@ class Recorder:
                 texts=None if self.text is None else [self.text(token) for token in tokens],
                 edges=None if step.edges is None else self._edges(step),
                 held=self._held(step) if self.held else None,
+                top=None if step.top is None else self._top(step.top, places),
             )
         )
         self.before = masked
@@ -171,6 +196,14 @@ class Recorder:
         nodes = self.before[step.window]
         first = step.window.start
         return [[first + i, first + j] for i, j in (step.edges & nodes[:, None] & nodes).nonzero().tolist()]
+
+    def _top(self, top: Top, places: Sequence[int]) -> list[list[list[Any]]]:
+        """The likeliest tokens at the places that were committed."""
+        text = self.text or (lambda token: "")
+        return [
+            [[token, round(log_p, 4), text(token)] for token, log_p in zip(*pair, strict=True)]
+            for pair in zip(top.token[places].tolist(), top.log_p[places].tolist(), strict=True)
+        ]
 
     def _held(self, step: Step) -> list[list[float]]:
         """What stayed masked, with the confidence that this pass gave it."""

@@ -31,7 +31,10 @@ def test_an_answer_is_the_models_and_is_remembered(talk, lm, capsys):
     assert talk.messages == [{"role": "user", "content": ASK}, {"role": "assistant", "content": first.text}]
     talk.take(ASK)
     asked = [*talk.messages[:2], {"role": "user", "content": ASK}]
-    assert talk.messages[3]["content"] == lm.generate(asked, max_new_tokens=16, early_stop=True).text
+    assert (
+        talk.messages[3]["content"]
+        == lm.generate(asked, strategy="dapd-staged", max_new_tokens=16, early_stop=True).text
+    )
 
 
 def test_commands(talk, lm, capsys, tmp_path):

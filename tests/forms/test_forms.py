@@ -235,7 +235,7 @@ def test_a_deep_schema_is_refused():
         ({"type": "string", "format": "date"}, lambda v: re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", v)),
         ({"type": "object"}, lambda v: isinstance(v, dict)),
     ],
-    ids=str,
+    ids=["length", "number", "null", "any of", "enum", "array", "reference", "date", "object"],
 )
 def test_values_are_what_the_schema_says(lm, schema, check):
     for seed in range(3):

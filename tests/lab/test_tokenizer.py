@@ -10,7 +10,8 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.lab.tasks import TASKS, Task, pieces
-from dapd.lab.tokenizer import BOS, EOS, EOT, MASK, SPECIALS, LabTokenizer, vocabulary
+from dapd.lab.tokenizer import BOS, EOS, MASK, SPECIALS, LabTokenizer, vocabulary
+from dapd.models.words import TURN_END
 
 EVERY = pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
 
@@ -93,7 +94,7 @@ def test_transformers_reads_it(name: str, folder: Path, tokenizer: LabTokenizer)
         assert text.endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
         ids = other(text, add_special_tokens=False)["input_ids"]
         assert ids == tokenizer.chat(example.prompt)
-        assert ids.count(tokenizer.vocabulary[EOT]) == 1
+        assert ids.count(tokenizer.vocabulary[TURN_END]) == 1
 
 
 def test_backend_refuses_unknown_words(tokenizer: LabTokenizer) -> None:

@@ -185,7 +185,7 @@ def test_folder_without_a_tokenizer(tmp_path):
 def test_broken_tokenizer_file(tmp_path):
     write_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(DapdError, match="tokenizer cannot be read"):
+    with pytest.raises(DapdError, match="tokenizer.json is not valid JSON"):
         load_tokenizer(tmp_path, TINY_PROFILE)
 
 
@@ -217,26 +217,57 @@ def test_bytes_have_no_chat():
         tokenizer.chat(QUESTION)
 
 
-def closed(folder):
-    """A tokenizer of whole words without a token for the unknown ones."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+WORDS = ["<eos>", "<mask>", "copy", " copy", " the", " list", "!"]
 
-    words = {word: i for i, word in enumerate(["<eos>", "<mask>", "copy", "the", "list"])}
-    inner = Tokenizer(models.WordLevel(words, unk_token=None))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    hint = {"unknown_words_hint": "Ask for help."}
-    outer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", mask_token="<mask>", **hint)
-    outer.save_pretrained(folder)
-    return load_tokenizer(folder, Profile(mask_id=1, eos_id=0, pad_id=0))
+
+def closed(folder, **config):
+    """A tokenizer of whole words without a token for the unknown ones, as the lab's is, written by its library."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token=None))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[a-z]+|[^a-z]"), "isolated")
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in WORDS[:2]])
+    inner.save(str(folder / "tokenizer.json"))
+    content = {"eos_token": "<eos>", "mask_token": "<mask>", "unknown_words_hint": "Ask for help", **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content))
+    return inner
+
+
+def closed_profile():
+    return Profile(mask_id=1, eos_id=0, pad_id=0)
+
+
+def test_whole_words_are_read_as_their_library_reads_them(tmp_path, monkeypatch):
+    inner = closed(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    tokenizer = load_tokenizer(tmp_path, closed_profile())
+    for text in ("copy the list!", "copy<mask> copy<eos>", "copy copy! list"):
+        assert tokenizer.encode(text) == inner.encode(text).ids
+        assert tokenizer.decode(tokenizer.encode(text), skip_special=False) == text
+    assert tokenizer.decode([2, 1, 4, 0]) == "copy the"
+    assert tokenizer.special_ids == ()
+    assert tokenizer.token_bytes()[5] == b" list"
+    assert 0 not in tokenizer.token_bytes()
 
 
 def test_a_closed_vocabulary_names_the_words_it_lacks(tmp_path):
-    tokenizer = closed(tmp_path)
-    assert tokenizer.encode("copy the list") == [2, 3, 4]
-    with pytest.raises(DapdError, match=r"does not know 'shuffle', 'quickly': its vocabulary is closed. Ask for help."):
+    closed(tmp_path)
+    tokenizer = load_tokenizer(tmp_path, closed_profile())
+    assert tokenizer.encode("copy the list") == [2, 4, 5]
+    with pytest.raises(DapdError, match=r"does not know 'shuffle', 'quickly': its vocabulary is closed. Ask for help"):
         tokenizer.encode("shuffle the list quickly shuffle")
+    lenient = load_tokenizer(tmp_path, closed_profile(), lenient=True)
+    assert lenient.encode("shuffle the list quickly") == [4, 5]
 
 
-def test_a_template_is_one_text_with_the_masks_own_name(tmp_path):
-    assert closed(tmp_path).encode_masked(["copy ", " list"], [2]) == [2, 1, 1, 4]
+def test_a_template_of_words_gives_the_space_before_a_mask_to_its_token(tmp_path):
+    closed(tmp_path)
+    assert load_tokenizer(tmp_path, closed_profile()).encode_masked(["copy ", " list"], [2]) == [2, 1, 1, 5]
+
+
+def test_words_with_a_template_of_their_own_need_the_library(tmp_path, monkeypatch):
+    closed(tmp_path, chat_template="{{ messages[0]['content'] }}")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(DapdError, match=r"dapd\[hub\]"):
+        load_tokenizer(tmp_path, closed_profile())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import dapd
 from dapd.cli import bench, bench_tasks, chat, compare, generate, info, lab, mrf, paper, plot, serve, view
 from dapd.cli import eval as eval_
 
@@ -13,6 +16,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        print(f"dapd {dapd.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Dependency-aware parallel decoding for masked diffusion language models."""
+
+
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)

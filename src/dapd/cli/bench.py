@@ -86,7 +86,7 @@ def check_counts(repeats: int, warmup: int) -> None:
 
 
 def check_precision(device: torch.device, dtype: torch.dtype | None, asked: list[str]) -> None:
-    """What cannot be had in fp8, found before a model is loaded."""
+    """What fp8 does not allow, found before a model is loaded."""
     check_fp8(device, dtype)
     for name in ("eager", *NAIVE):
         if name in asked:

@@ -16,7 +16,7 @@ from dapd.errors import DapdError, unknown
 from dapd.files import write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.models.devices import pick_dtype
-from dapd.settings import describe, read_settings
+from dapd.settings import DEFAULT_STRATEGY, describe, read_settings
 
 HELP = """/strategy [NAME [field=value ...]]   say or change how answers are decoded
 /tokens [N]                          say or change how long an answer may be
@@ -28,7 +28,7 @@ HELP = """/strategy [NAME [field=value ...]]   say or change how answers are dec
 
 def chat(
     model: Annotated[str, typer.Option("--model", "-m", help="lab, folder or hub id, with a chat.")] = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,

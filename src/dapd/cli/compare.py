@@ -24,6 +24,7 @@ from dapd.lab.tasks import get
 from dapd.models.devices import pick_dtype
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
+from dapd.wording import plural
 
 DEFAULT_DECODERS = (
     "original",
@@ -88,7 +89,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     for task in dict.fromkeys(row.task for row in rows):
         here = [row for row in rows if row.task == task]
         front = {row.decoder for row in pareto(here)}
-        title = f"{task}: {here[0].prompts} prompts (* on the Pareto front)"
+        title = f"{task}: {plural(here[0].prompts, 'prompt')} (* on the Pareto front)"
         table = Table(title=title, title_justify="left")
         table.add_column("decoder", overflow="fold")  # a long name takes another line, the numbers stay whole
         for name in ("score %", "95%", "passes", "per pass", "seconds", "AUP"):

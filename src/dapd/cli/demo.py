@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from dapd.cli import guarded
 from dapd.cli.compare import print_rows
-from dapd.cli.live import LiveView, plural
+from dapd.cli.live import LiveView
 from dapd.evaluation.compare import Result
 from dapd.evaluation.summary import summarise
 from dapd.files import make_folder
@@ -22,6 +22,7 @@ from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import PRESETS
 from dapd.trace import write_traces
 from dapd.viewer.report import write_report
+from dapd.wording import plural
 
 OUT = Path("demo")
 SIDE_BY_SIDE = ("dapd-direct", "fast-dllm")
@@ -47,6 +48,8 @@ def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
     for name in SIDE_BY_SIDE:
         with LiveView(lm, console.file) as view:
             (done,) = answers(lm, [example], task, name, on_step=view.add)
+        if view.quiet:
+            console.print(done.text, markup=False, highlight=False)
         console.print(_verdict(name, done, task.score(example, done.text)))
         traces.append(done.trace)
     return write_report(out, traces, f"{SIDE_BY_SIDE[0]} beside {SIDE_BY_SIDE[1]}")
@@ -55,7 +58,7 @@ def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
 def _verdict(name: str, done: Completion, score: float) -> str:
     return (
         f"{name}: {plural(done.nfe, 'forward pass', 'es')} for {done.n_generated} tokens, {done.seconds:.1f} s, "
-        f"{score:.0%} of the questions answered rightly\n"
+        f"{score:.0%} of the questions answered correctly\n"
     )
 
 

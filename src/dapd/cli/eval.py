@@ -22,6 +22,7 @@ from dapd.evaluation.world import World, local_device
 from dapd.fields import split_pair
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
+from dapd.settings import DEFAULT_STRATEGY
 
 TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
@@ -30,11 +31,11 @@ def eval_(
     model: Annotated[
         str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
     ] = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
     data_dir: Annotated[Path | None, typer.Option(help="Data sets as files; nothing is fetched.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many documents of each task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N documents of each task.")] = None,
     shots: Annotated[int | None, typer.Option(help="Examples in the prompt; default: lm-eval's.")] = None,
     chat: Annotated[str, typer.Option(help="auto, single_turn, multi_turn or none.")] = "auto",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Generation length.")] = 256,

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
+from rich.console import Console
 
-from dapd.cli.live import LiveView, plural
+from dapd.cli.live import LiveView
+from dapd.cli.prompts import Source
+from dapd.decoding import Options
 from dapd.errors import DapdError, first_line
 from dapd.files import check_writable, parse_json
-from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM, load
 from dapd.models.devices import pick_dtype
-from dapd.settings import Setting, describe, read_settings
+from dapd.models.source import ANY_TEXT
+from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
 from dapd.trace import write_traces
+from dapd.wording import plural
+
+LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
+
+BATCH = 16
+"""Prompts that share a forward pass, at most."""
 
 SMALL = 50_000_000
 """Parameters under which a model counts as small."""
@@ -28,64 +38,121 @@ SMALL = 50_000_000
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
     model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-staged",
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens.")] = 128,
+    strategy: Annotated[
+        str, typer.Option("--strategy", "-s", help="A preset (`dapd strategies`), NAME:field=value, or my_module:Mine.")
+    ] = DEFAULT_STRATEGY,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens", "-n", help=f"New tokens; default: what a lab task needs, or {DEFAULT_NEW_TOKENS}."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file; .jsonl: a prompt a line.")] = None,
+    messages: Annotated[Path | None, typer.Option(help="A conversation: a file with a JSON list of messages.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     templates: Annotated[
         list[str] | None,
         typer.Option("--template", help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer. May be repeated."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
+    samples: Annotated[int, typer.Option(min=1, help="Several answers to each prompt; needs a temperature.")] = 1,
+    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
     regex: Annotated[str | None, typer.Option(help="A regular expression that the text is certain to match.")] = None,
     json_schema: Annotated[
         Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to keep.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    pace: Annotated[float, typer.Option(min=0, help="With --live: at least so many seconds a pass.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each result as a line of JSON.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
     edges: Annotated[bool, typer.Option("--edges", help="Keep the dependency graphs in the trace.")] = False,
+    top: Annotated[
+        int, typer.Option(min=0, help="Keep so many of the likeliest tokens of each commit, in the trace and the JSON.")
+    ] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
 ) -> None:
-    """Complete a prompt, or fill the masks of a template."""
-    chosen, options = read_settings(strategy, settings or [])
-    options = dataclasses.replace(options, record_edges=edges)
+    """Complete a prompt, several of them, or fill the masks of a template."""
+    source = Source(prompt, file, messages, system, raw)
+    usual = Options(record_edges=edges, record_top=top, early_stop=not templates)
+    chosen, options = read_settings(strategy, settings or [], usual)
     schema = None if json_schema is None else read_schema(json_schema)
-    if templates and (regex is not None or schema is not None):
-        raise DapdError("a form (--regex, --json-schema) is for a generated text, not for a template")
+    if templates:
+        refuse_with_templates(max_new_tokens, regex, schema, samples)
+    if edges and trace is None:
+        raise DapdError("--edges keeps dependency graphs in the trace; name a file for it with --trace")
+    if top and trace is None and not as_json:
+        raise DapdError("--top keeps the likeliest tokens in the trace and the JSON; add --trace FILE or --json")
+    if pace and not live:
+        raise DapdError("--pace slows down what --live shows; add --live")
+    if samples > 1 and options.sampling.temperature == 0:
+        raise DapdError("several samples are all the same without a temperature: add --set temperature=0.7")
     if trace is not None:
         check_writable(trace)
-    text = None if templates and prompt is None and file is None else read_prompt(prompt, file)
-    lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
+    prompts = [] if templates and not source.is_named else source.read()
+    with loading(model):
+        lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
-    view = LiveView(lm, sys.stdout) if live and sys.stdout.isatty() and not as_json else None
+    asked = [one for one in source.asked(lm, prompts) for _ in range(samples)]
+    single = len(asked) <= 1 and len(templates or ()) <= 1
+    view = LiveView(lm, sys.stdout, pace=pace) if live and single and sys.stdout.isatty() and not as_json else None
     on_step = None if view is None else view.add
-    asked = text if text is None or raw else lm.question(text)
     with view or nullcontext():
         if templates:
-            done = lm.infill_batch(templates, prompt=asked, strategy=chosen, options=options, on_step=on_step)
+            if len(asked) > 1:
+                raise DapdError("templates are filled as the answer to one prompt; several were given")
+            done = lm.infill_batch(
+                templates, prompt=asked[0] if asked else None, strategy=chosen, options=options, on_step=on_step
+            )
         else:
-            assert asked is not None
-            one = lm.generate(
+            done = lm.generate_batch(
                 asked,
                 strategy=chosen,
-                max_new_tokens=max_new_tokens,
+                max_new_tokens=room_for(lm, prompts) if max_new_tokens is None else max_new_tokens,
+                batch_size=BATCH,
                 options=options,
                 on_step=on_step,
                 regex=regex,
                 json_schema=schema,
             )
-            done = [one]
-    for number, one in enumerate(done):
-        show(one, chosen, lm, as_json=as_json, shown=view is not None and number == 0)
+    done = [one.cut_at(stop or ()) for one in done]
+    for one in done:
+        show(one, chosen, lm, as_json=as_json, shown=view is not None)
     if lm.name.startswith("random:") and not as_json:
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
         write_traces(trace, [one.trace for one in done])
+
+
+def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema: Any, samples: int) -> None:
+    """A template says itself how long it is and what it looks like: what would be ignored is refused."""
+    if regex is not None or schema is not None:
+        raise DapdError("a form (--regex, --json-schema) is for a generated text, not for a template")
+    if max_new_tokens is not None:
+        raise DapdError("a template has as many new tokens as masks; leave out -n")
+    if samples > 1:
+        raise DapdError("--samples is for prompts; a template may be repeated instead")
+
+
+def room_for(lm: DiffusionLM, prompts: Sequence[object]) -> int:
+    """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
+    if lm.name not in LAB_NAMES:
+        return DEFAULT_NEW_TOKENS
+    from dapd.lab.tasks.rooms import room
+
+    return max((room(str(prompt)) or DEFAULT_NEW_TOKENS for prompt in prompts), default=DEFAULT_NEW_TOKENS)
+
+
+@contextmanager
+def loading(model: str) -> Iterator[None]:
+    """Says on a terminal that a model is being read: a large one takes a minute."""
+    console = Console(stderr=True)
+    with console.status(f"loading {model}") if console.is_terminal else nullcontext():
+        yield
 
 
 def read_schema(path: Path) -> Any:
@@ -105,29 +172,6 @@ def calm_threads(lm: DiffusionLM) -> None:
         torch.set_num_threads(1)
 
 
-def read_prompt(prompt: str | None, file: Path | None) -> str:
-    if prompt not in (None, "-") and file is not None:
-        raise DapdError("a prompt and a --file were given; give one of them")
-    if file is not None:
-        try:
-            return file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DapdError(f"cannot read the prompt from {file}: {error}") from None
-    if prompt not in (None, "-"):
-        if not str(prompt).strip():
-            raise DapdError("the prompt is empty")
-        return str(prompt)
-    if sys.stdin.isatty():
-        raise DapdError("no prompt: give one as an argument, with --file, or on standard input")
-    try:
-        text = sys.stdin.read().strip()
-    except UnicodeDecodeError as error:
-        raise DapdError(f"cannot read the prompt from standard input: {error}") from None
-    if not text:
-        raise DapdError("the prompt is empty")
-    return text
-
-
 def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool) -> None:
     if as_json:
         content = {
@@ -137,6 +181,7 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
             "model": lm.name,
             "strategy": describe(chosen.strategy),
             "ids": done.ids,
+            **({"tokens": done.trace.commits()} if done.trace.has_top else {}),
         }
         print(json.dumps(content, ensure_ascii=False))
         return

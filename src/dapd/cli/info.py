@@ -25,7 +25,10 @@ EXTRAS = {
     "cli": {"typer": "this command line", "rich": "tables and the live view"},
     "plots": {"matplotlib": "figures"},
     "eval": {"lm_eval": "benchmarks", "rouge_score": "ROUGE-L", "sacrebleu": "BLEU", "pyyaml": "ParallelBench's files"},
+    "forms": {"outlines_core": "texts that keep a regular expression or a JSON Schema"},
+    "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "its metrics"},
 }
+"""What each extra of the package brings, and what for."""
 
 
 def models() -> None:
@@ -33,8 +36,10 @@ def models() -> None:
     table = Table(
         "architecture", "checkpoints", title="Checkpoints: dapd generate -m ID_OR_FOLDER", title_justify="left"
     )
+    table.add_row("LLaDA in miniature, trained on small tasks", "lab (ships inside), lab:any-text")
     for name, architecture in ARCHITECTURES.items():
         table.add_row(f"{name} ({architecture.name})", "\n".join(architecture.hub_ids))
+    table.add_row("any ...ForMaskedLM of transformers", "BERT, RoBERTa, ModernBERT, ESM-2, ...")
     console.print(table)
     columns = ("shape", "parameters", "layers", "width", "heads", "vocabulary", "mask / eos / end of turn")
     table = Table(*columns, title="Random weights: dapd generate -m random:SHAPE", title_justify="left")

@@ -15,6 +15,7 @@ from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.generation import DiffusionLM
 from dapd.trace import count_text
+from dapd.wording import plural
 
 REDRAWS_PER_SECOND = 20
 SHADES = (
@@ -32,19 +33,19 @@ BOTTOM = 4
 """Lines kept free under the text: the bar, the counts, and room for the cursor."""
 
 
-def plural(n: int, thing: str, ending: str = "s") -> str:
-    return f"{n} {thing}{ending * (n != 1)}"
-
-
 class LiveView:
     """Redraws the generation region of the first row after each step, at most so often a second."""
 
-    def __init__(self, lm: DiffusionLM, out: IO[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, lm: DiffusionLM, out: IO[str], *, clock: Callable[[], float] = time.monotonic, pace: float = 0.0
+    ) -> None:
         self.lm = lm
         self.console = Console(file=out)
         self.quiet = not self.console.is_terminal
         self.live = Live(console=self.console, auto_refresh=False, vertical_overflow="visible")
         self.clock = clock
+        self.pace = pace
+        """Seconds that a pass takes at least: a decoding of one second can then be watched."""
         self.drawn = float("-inf")
         self.ages: dict[int, int] = {}
         self.passes = 0
@@ -73,9 +74,10 @@ class LiveView:
         for place in step.commit.nonzero().flatten().tolist():
             self.ages[step.window.start + place] = self.passes
         now = self.clock()
-        if now - self.drawn >= 1 / REDRAWS_PER_SECOND:
+        if self.pace or now - self.drawn >= 1 / REDRAWS_PER_SECOND:
             self.drawn = now
             self.live.update(self.render(step), refresh=True)
+            time.sleep(self.pace)
 
     def render(self, step: Step, *, done: bool = False) -> Text:
         """The generation region: decided tokens coloured by age, masks as quiet boxes, and how far it is."""

@@ -22,6 +22,7 @@ from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
 from dapd.plots.toy import report_figures
+from dapd.wording import plural
 
 app = typer.Typer(help="The toy Markov random field of the paper's section 3.2.", no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
@@ -85,7 +86,9 @@ def train_command(
 
 def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
     if execution.device == "cpu":
-        console.print(f"No GPU in use: {recipe.n_models} model(s) on the CPU; the first steps tell how long it takes.")
+        console.print(
+            f"No GPU in use: {plural(recipe.n_models, 'model')} on the CPU; the first steps tell how long it takes."
+        )
     last = None
     for last in train(recipe, out, execution):
         if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:

@@ -14,7 +14,7 @@ from dapd.evaluation.ledger import Job, Ledger, digest
 from dapd.evaluation.runs import Record, Run
 from dapd.evaluation.world import World
 from dapd.generation import Completion, DiffusionLM
-from dapd.models.tokenizer import Messages
+from dapd.models.chat import Messages
 from dapd.settings import Setting, describe
 
 SEED_STEP = 1_000_003

@@ -16,24 +16,15 @@ from typing import TYPE_CHECKING, Any
 from dapd.errors import DapdError, missing_extra
 from dapd.lab.tasks import TASKS
 from dapd.lab.tasks.base import PIECE, pieces
+from dapd.models.words import HEADER, HEADER_END, LLADA_CHAT, TURN_END
+from dapd.wording import listed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 EOS, BOS, MASK = "<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>"
-HEADER, HEADER_END, EOT = "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
-SPECIALS = (EOS, BOS, MASK, HEADER, HEADER_END, EOT)
+SPECIALS = (EOS, BOS, MASK, HEADER, HEADER_END, TURN_END)
 """In the order of their ids, from 0. The names are LLaDA's; EOS is also the padding."""
-
-# Jinja drops a newline at the very end of a template, hence the newlines as an expression.
-TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    f"{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{ '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{EOT}"
-    "{% endfor %}"
-    f"{HEADER}assistant{HEADER_END}{{{{ '\\n\\n' }}}}"
-)
-"""LLaDA's chat format. Like LLaDA's, it always ends with the assistant's header."""
 
 HINT = "See what it can do with: dapd lab prompts"
 """Follows the list of words that the vocabulary lacks, in every error about them."""
@@ -64,7 +55,7 @@ class LabTokenizer:
         self.vocabulary = vocabulary
         self._texts = {number: token for token, number in vocabulary.items()}
         self.eos_id, self.bos_id, self.mask_id = vocabulary[EOS], vocabulary[BOS], vocabulary[MASK]
-        self.eot_id = vocabulary[EOT]
+        self.eot_id = vocabulary[TURN_END]
 
     @classmethod
     def build(cls) -> LabTokenizer:
@@ -122,7 +113,7 @@ class LabTokenizer:
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
         before = f"{BOS}{HEADER}user{HEADER_END}\n\n"
-        return self.encode(before), self.encode(f"{EOT}{HEADER}assistant{HEADER_END}\n\n")
+        return self.encode(before), self.encode(f"{TURN_END}{HEADER}assistant{HEADER_END}\n\n")
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens of an answer up to its end, as strings."""
@@ -158,7 +149,7 @@ class LabTokenizer:
             "padding_side": "left",
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", "attention_mask"],
-            "chat_template": TEMPLATE,
+            "chat_template": LLADA_CHAT,
             "unknown_words_hint": HINT,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -166,8 +157,7 @@ class LabTokenizer:
 
 def unknown_words(words: Iterable[str]) -> DapdError:
     """The error for words that the lab model has never seen."""
-    names = list(dict.fromkeys(repr(word.strip(" ") or word) for word in words))
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    shown = listed(list(dict.fromkeys(word.strip(" ") or word for word in words)))
     return DapdError(
         f"the lab model does not know {shown}: its vocabulary is closed, it was trained on a few tasks only. {HINT}"
     )

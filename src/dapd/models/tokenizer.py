@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Profile
-
-Messages = Sequence[dict[str, str]]
+from dapd.models.chat import Messages, check_messages
+from dapd.models.words import WordTokenizer
+from dapd.wording import listed
 
 
 class Tokenizer(Protocol):
@@ -55,8 +56,9 @@ class Tokenizer(Protocol):
 class HubTokenizer:
     """A tokenizer of `transformers`; no code of the checkpoint is run."""
 
-    def __init__(self, inner: Any, profile: Profile, *, lenient: bool = False) -> None:
-        self.inner, self.mask_id, self.lenient = inner, profile.mask_id, lenient
+    def __init__(self, inner: Any, profile: Profile) -> None:
+        self.inner = inner
+        self.mask_id = profile.mask_id
         self._ends = {profile.eos_id, profile.eot_id}
         own = inner.mask_token_id
         if own is not None and own != profile.mask_id:
@@ -75,35 +77,7 @@ class HubTokenizer:
         try:
             return list(self.inner(text, add_special_tokens=special)["input_ids"])
         except Exception as error:  # the tokenizers library raises bare Exceptions
-            words = self._unknown(text)
-            if not words:
-                raise DapdError(f"the tokenizer cannot read the text: {error}") from None
-            if self.lenient:
-                return self.encode(self._known(text), special=special)
-            shown = _listed(words)
-            hint = self.inner.init_kwargs.get("unknown_words_hint", "")
-            raise DapdError(f"the model does not know {shown}: its vocabulary is closed. {hint}".strip()) from None
-
-    def _unknown(self, text: str) -> list[str]:
-        """The words of a text that a closed vocabulary lacks."""
-        known = self.inner.get_vocab()
-        return list(dict.fromkeys(piece.strip() or piece for piece in self._pieces(text) if piece not in known))
-
-    def _known(self, text: str) -> str:
-        """A text without the words that a closed vocabulary lacks."""
-        known = self.inner.get_vocab()
-        return "".join(piece for piece in self._pieces(text) if piece in known)
-
-    def _pieces(self, text: str) -> list[str]:
-        """A text cut up as the tokenizer does it before it looks at its vocabulary; special tokens stay whole."""
-        split = self.inner.backend_tokenizer.pre_tokenizer
-        special = set(self.inner.get_added_vocab())
-        parts = re.split(f"({'|'.join(map(re.escape, special))})", text) if special else [text]
-        return [
-            piece
-            for part in parts
-            for piece in ([part] if part in special or not split else [p for p, _ in split.pre_tokenize_str(part)])
-        ]
+            raise DapdError(f"the tokenizer cannot read the text: {error}") from None
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
         # One text with the mask's own name in it: what is added around a text, and merges across parts, come out right.
@@ -113,10 +87,10 @@ class HubTokenizer:
         ids = self.encode(text, special=special)
         if ids.count(self.mask_id) != sum(counts):
             raise DapdError(f"the tokenizer does not read its own mask token {mark!r}; give the template as token ids")
-        lost = [] if self.lenient else self._lost(text)
+        lost = self._lost(text)
         if lost:
             raise DapdError(
-                f"the tokenizer does not know {_listed(lost)}: that part of the template would vanish from the text; "
+                f"the tokenizer does not know {listed(lost)}: that part of the template would vanish from the text; "
                 "write it in other words, or give the template as token ids"
             )
         return ids
@@ -145,7 +119,7 @@ class HubTokenizer:
     def chat(self, messages: Messages) -> list[int]:
         if not self.has_chat:
             raise DapdError("the model has no chat template; give plain text (--raw) instead of messages")
-        _check_messages(messages)
+        check_messages(messages)
         # The template writes every special token itself: adding more would double the beginning of the text.
         try:
             text = self.inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
@@ -237,7 +211,8 @@ def load_tokenizer(folder: Path, profile: Profile, *, lenient: bool = False) -> 
     """The tokenizer of a checkpoint folder; None where it has none. `lenient`: leave out words it does not know."""
     if not _has(folder, "tokenizer.json") and not _has(folder, "vocab.json", "merges.txt"):
         return None
-    return HubTokenizer(_open(folder), profile, lenient=lenient)
+    words = WordTokenizer.read(folder, profile, lenient=lenient) if _has(folder, "tokenizer.json") else None
+    return words or HubTokenizer(_open(folder), profile)
 
 
 def _has(folder: Path, *names: str) -> bool:
@@ -297,15 +272,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(map(repr, words[:8])) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
-
-
-def _check_messages(messages: Messages) -> None:
-    if not messages:
-        raise DapdError("the conversation is empty; give at least one message")
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict) or {"role", "content"} - message.keys():
-            raise DapdError(f'message {number} is not of the form {{"role": ..., "content": ...}}')

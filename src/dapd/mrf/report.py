@@ -21,6 +21,7 @@ from dapd.mrf.recipe import to_json
 from dapd.mrf.storage import Run, hardware
 from dapd.mrf.study import ScoreStudy, study_scores
 from dapd.mrf.tables import markdown
+from dapd.wording import plural
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda
     """Measure a run; `tell` hears what is under way."""
     began = time.monotonic()
     budget, network = options.budget, run.network
-    tell(f"{network.n_models} model(s): {budget.n_paths} sampling paths each")
+    tell(f"{plural(network.n_models, 'model')}: {budget.n_paths} sampling paths each")
     paths = sample_paths(network, budget.n_paths, budget.seed)
     evaluation = evaluate(network, budget, paths)
     scores = study_scores(paths)

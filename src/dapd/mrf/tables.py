@@ -9,6 +9,7 @@ from dapd.mrf.decoders import Decoded
 from dapd.mrf.evaluate import Evaluation
 from dapd.mrf.metrics import Measure, Row
 from dapd.mrf.study import ScoreStudy
+from dapd.wording import plural
 
 MEASURES = ("auc", "ratio", "ovr")
 
@@ -38,7 +39,7 @@ def markdown(evaluation: Evaluation, scores: ScoreStudy, decoders: Sequence[Deco
 def convergence(evaluation: Evaluation) -> str:
     worst, n_models = evaluation.valid_worst, evaluation.n_models
     text = f"Step-by-step samples in random order with all four constraints: {evaluation.valid:.2%}"
-    text += f" over {n_models} model(s), {worst:.2%} for the worst"
+    text += f" over {plural(n_models, 'model')}, {worst:.2%} for the worst"
     if (losses := evaluation.loss_by_model) is None:
         return f"{text}.\n"
     return f"{text}; loss {sum(losses) / n_models:.4f}, {max(losses):.4f} for the worst (exact, over all contexts).\n"

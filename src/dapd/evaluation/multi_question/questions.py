@@ -11,7 +11,7 @@ from typing import Any
 
 from dapd.errors import DapdError, missing_extra
 from dapd.evaluation.rows import read_rows
-from dapd.models.tokenizer import Messages
+from dapd.models.chat import Messages
 
 FILE = "triviaqa_dpr_test.jsonl"
 PER_BUNDLE, BUNDLES, SEED = 5, 500, 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from dapd.errors import DapdError, missing_extra, unknown
 from dapd.evaluation.rows import read_rows
-from dapd.models.tokenizer import Messages
+from dapd.models.chat import Messages
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Bundle(Task):
     fewest: int = 1
     most: int = 8
 
-    scored = "the share of questions answered rightly, steps included, in one style from start to end"
+    scored = "the share of questions answered correctly, steps included, in one style from start to end"
     graph: ClassVar[str | None] = "tokens of one answer that change with its style"
 
     @property

@@ -1,0 +1,130 @@
+"""Where the prompts of `dapd generate` come from: an argument, standard input, a text file, JSON, or JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapd.errors import DapdError, first_line
+from dapd.files import parse_json
+from dapd.generation import DiffusionLM, Prompt
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the user named as the prompt."""
+
+    prompt: str | None = None
+    """The argument; None or '-': standard input, unless there is a file."""
+    file: Path | None = None
+    """A text, or prompts as JSON lines where its name ends in `.jsonl`."""
+    messages: Path | None = None
+    """A conversation as a JSON list of messages."""
+    system: str | None = None
+    """A system message that opens the conversation."""
+    raw: bool = False
+    """Whether a text is continued as it stands instead of being answered."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("prompt", "file", "messages") if getattr(self, name) not in (None, "-")]
+        if len(given) > 1:
+            raise DapdError(f"a {given[0]} and a --{given[1]} were given; give one of them")
+        if self.raw and (self.system is not None or self.messages is not None):
+            raise DapdError("--raw continues a text as it stands; it takes no --system and no --messages")
+
+    @property
+    def is_named(self) -> bool:
+        """Whether there is a prompt besides standard input."""
+        return self.prompt is not None or self.file is not None or self.messages is not None
+
+    def read(self) -> list[str | list[Message]]:
+        """The prompts: texts, or conversations."""
+        if self.messages is not None:
+            return [_conversation(_json(self.messages, _text(self.messages)), str(self.messages))]
+        if self.file is not None and self.file.suffix == ".jsonl":
+            return _lines(self.file)
+        if self.file is not None:
+            text = _text(self.file).strip()
+        elif self.prompt in (None, "-"):
+            text = _standard_input()
+        else:
+            text = str(self.prompt)
+        if not text.strip():
+            raise DapdError("the prompt is empty" if self.file is None else f"the prompt in {self.file} is empty")
+        return [text]
+
+    def asked(self, lm: DiffusionLM, prompts: list[str | list[Message]]) -> list[Prompt]:
+        """The prompts as the model takes them."""
+        return [self._one(lm, prompt) for prompt in prompts]
+
+    def _one(self, lm: DiffusionLM, prompt: str | list[Message]) -> Prompt:
+        if isinstance(prompt, str) and self.system is None:
+            return prompt if self.raw else lm.question(prompt)
+        if not lm.tokenizer.has_chat:
+            raise DapdError(f"the model {lm.name} has no chat template: it takes a text, no conversation")
+        opening = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*opening, *([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DapdError(f"cannot read the prompt from {path}: {first_line(error)}") from None
+
+
+def _standard_input() -> str:
+    if sys.stdin.isatty():
+        raise DapdError("no prompt: give one as an argument, with --file, or on standard input")
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise DapdError(f"cannot read the prompt from standard input: {error}") from None
+
+
+def _json(where: object, text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise DapdError(f"{where} is not JSON: {first_line(error)}") from None
+
+
+def _lines(path: Path) -> list[str | list[Message]]:
+    """A prompt from every line: a string, an object with `prompt` or `messages`, or a list of messages."""
+    prompts: list[str | list[Message]] = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"line {number} of {path}"
+        value = _json(where, line)
+        if isinstance(value, dict):
+            value = value.get("messages", value.get("prompt"))
+        if isinstance(value, str) and value.strip():
+            prompts.append(value)
+        else:
+            prompts.append(_conversation(value, where))
+    if not prompts:
+        raise DapdError(f"{path} holds no prompts")
+    return prompts
+
+
+def _conversation(value: Any, where: str) -> list[Message]:
+    """Messages with a role and a content, or an error that says what they should be."""
+    fine = (
+        isinstance(value, list)
+        and value
+        and all(
+            isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+            for one in value
+        )
+    )
+    if not fine:
+        raise DapdError(
+            f'{where} is no prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message is '
+            f'{{"role": text, "content": text}}'
+        )
+    return [{"role": one["role"], "content": one["content"]} for one in value]

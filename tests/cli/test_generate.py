@@ -1,0 +1,141 @@
+"""`dapd generate` beyond one prompt: files of prompts, conversations, samples, stop strings, what is kept, defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import dapd
+from dapd.cli.app import app
+from dapd.errors import DapdError
+from dapd.lab.tasks import TASKS
+from dapd.lab.tasks.rooms import room
+
+TINY = ["-m", "random:tiny-llada", "--device", "cpu", "-n", "8"]
+LAB = ["-m", "lab:any-text", "--device", "cpu", "-n", "8"]
+
+
+def run(*args: str) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(app, ["generate", *args, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def refused(*args: str) -> str:
+    result = CliRunner().invoke(app, ["generate", *args])
+    assert isinstance(result.exception, DapdError), result.output
+    return str(result.exception)
+
+
+def test_prompts_of_a_file_one_line_each(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    chat = [{"role": "user", "content": "Emil"}]
+    lines: list[object] = ["hello", {"prompt": "Anna"}, {"messages": chat}, chat]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n", encoding="utf-8")
+    said = run("--file", str(path), *LAB)
+    alone = [run(text, *LAB)[0]["ids"] for text in ("hello", "Anna", "Emil", "Emil")]
+    assert [one["ids"] for one in said] == alone
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 1 of"),
+        ("{}", "is no prompt"),
+        ('{"messages": [{"role": "user"}]}', "is no prompt"),
+        ("", "no prompts"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    assert words in refused("--file", str(path), *TINY)
+
+
+def test_a_conversation_and_a_system_message(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(talk), encoding="utf-8")
+    lm = dapd.load("lab:any-text", device="cpu")
+    opening = {"role": "system", "content": "short"}
+    [said] = run("--messages", str(path), "--system", "short", *LAB)
+    assert said["ids"] == lm.generate([opening, *talk], max_new_tokens=8, early_stop=True).ids
+    [said] = run("c", "--system", "short", *LAB)
+    assert said["ids"] == lm.generate([opening, talk[2]], max_new_tokens=8, early_stop=True).ids
+
+
+def test_samples_differ_and_their_seeds_follow_each_other() -> None:
+    said = run("hello", *TINY, "--samples", "3", "--set", "temperature=1.0", "--set", "seed=5")
+    assert len({tuple(one["ids"]) for one in said}) == 3
+    [second] = run("hello", *TINY, "--set", "temperature=1.0", "--set", "seed=6")
+    assert second["ids"] == said[1]["ids"]
+
+
+def test_a_stop_string_ends_the_text() -> None:
+    [whole] = run("hello", *TINY)
+    stop = whole["text"][3]
+    [cut] = run("hello", *TINY, "--stop", stop, "--stop", "never said")
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+    assert cut["finish_reason"] == "stop"
+    assert cut["ids"] == whole["ids"]
+
+
+def test_the_likeliest_tokens_of_every_commit(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    [said] = run("hello", *TINY, "--top", "3", "--trace", str(trace))
+    assert [token["token"] for token in said["tokens"]] == said["ids"]
+    for token in said["tokens"]:
+        best = token["top"]
+        assert len(best) == 3
+        assert best[0][0] == token["token"], "without a temperature the likeliest one is committed"
+        assert best[0][1] >= best[1][1] >= best[2][1]
+        assert token["pass"] >= 1
+    [read] = dapd.read_traces(trace)
+    assert read.commits() == said["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["x", "--edges"], "--trace"),
+        (["x", "--top", "2"], "--trace"),
+        (["x", "--pace", "1"], "--live"),
+        (["x", "--samples", "2"], "temperature"),
+        (["x", "--raw", "--system", "y"], "--raw"),
+        (["--template", "a[MASK]"], "leave out -n"),
+        (["--messages", "nowhere.json"], "cannot read"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(args: list[str], words: str) -> None:
+    assert words in refused(*args, *TINY)
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "empty.txt"
+    path.write_text(" \n", encoding="utf-8")
+    assert "empty.txt is empty" in refused("--file", str(path), *TINY)
+
+
+def test_the_room_of_a_prompt_is_that_of_its_task() -> None:
+    from dapd.lab.evaluate import examples
+
+    for name in ("latin", "sentence", "shuffle"):
+        [example] = examples(TASKS[name], 1)
+        assert room(example.prompt) == TASKS[name].room
+    assert room("What is the meaning of life?") is None
+
+
+def test_the_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.strip() == f"dapd {dapd.__version__}"
+
+
+def test_a_model_and_a_completion_fit_into_a_line() -> None:
+    lm = dapd.load("random:tiny-llada", device="cpu")
+    assert repr(lm) == "DiffusionLM('random:tiny-llada', Transformer, device='cpu')"
+    assert len(repr(lm.generate("hello", max_new_tokens=256))) < 120
