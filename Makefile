@@ -6,13 +6,20 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check lint format clean
 
-.venv/installed: pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# What the demo needs: the core, the command line, figures.
+.venv/small: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(PIP) torch
+	$(PIP) -e '.[cli,plots]'
 	@touch $@
 
-demo: .venv/installed
+.venv/installed: .venv/small
+	$(PIP) -e '.[all,dev]'
+	@touch $@
+
+demo: .venv/small
 	$(BIN)/python -m dapd.cli.demo
 
 test: .venv/installed

@@ -185,7 +185,7 @@ def test_folder_without_a_tokenizer(tmp_path):
 def test_broken_tokenizer_file(tmp_path):
     write_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(DapdError, match="tokenizer.json is not valid JSON"):
+    with pytest.raises(DapdError, match=r"tokenizer\.json is not valid JSON"):
         load_tokenizer(tmp_path, TINY_PROFILE)
 
 
