@@ -74,24 +74,27 @@ class Ledger:
                 raise DapdError(f"no result for {job.key}: the processes do not see the same folder of results")
         return [self.held[job.key] for job in jobs]
 
+    @property
+    def _where(self) -> str:
+        return "this run" if self.run is None else str(self.run.folder)
+
     def _holds(self, job: Job[Any]) -> bool:
         record = self.held.get(job.key)
         if record is not None and record["digest"] != job.digest:
-            where = "the results at hand" if self.run is None else str(self.run.folder)
             raise DapdError(
-                f"{where}: what is kept for {job.key} answers another question: its text or its settings changed "
-                "since; choose another folder with --out"
+                f"{self._where}: what is kept for {job.key} answers another question: its text or its settings "
+                "changed since; choose another folder with --out"
             )
         return record is not None
 
     def _hold(self, records: Iterable[Record]) -> None:
         for record in records:
+            if "digest" not in record:
+                raise DapdError(f"{self._where} holds results of another kind, without digests; nothing was changed")
             try:
                 key = self.key(record)
-                record["digest"]
             except KeyError as error:
-                where = "the results" if self.run is None else f"{self.run.folder}: its results"
-                raise DapdError(f"{where} are of another kind, without {error}; nothing was changed") from None
+                raise DapdError(f"{self._where} holds results of another kind, without {error}") from None
             self.held.setdefault(key, record)
 
     def _write(self, record: Record) -> None:
