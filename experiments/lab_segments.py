@@ -19,7 +19,6 @@ from dapd.cli import run
 from dapd.cli.demo import answers
 from dapd.files import make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, load
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import get
 from dapd.plots.decoding import heatmap, segments
 from dapd.trace import Trace
@@ -38,7 +37,7 @@ def main(
     """How decoders spread over five questions."""
     torch.set_num_threads(1)
     make_folder(out)
-    lm, asked = load(model), examples(get(task), prompts)
+    lm, asked = load(model), get(task).examples(prompts)
     traces: list[Trace] = []
     means: dict[str, list[float]] = {}
     for name in decoders.split(","):

@@ -26,7 +26,6 @@ from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.summary import Row, areas, fewest_at, pareto, summarise
 from dapd.files import write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import AttentionNeed
@@ -154,7 +153,7 @@ def edge_table(edges: Sequence[EdgeAuc]) -> list[str]:
 
 def ladder(results: Sequence[Result], prompts: int) -> str:
     """Score and passes on tied bundles by how strongly the prompt ties the answers' styles."""
-    asked = examples(get("tied"), prompts)
+    asked = get("tied").examples(prompts)
     split = [dataclasses.replace(r, task=f"{asked[r.example].meta['rho']:g}") for r in results if r.task == "tied"]
     rows = {(row.decoder, row.task): row for row in summarise(split)}
     ties = sorted({task for _, task in rows}, key=float)

@@ -121,10 +121,8 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_room_of_a_prompt_is_that_of_its_task() -> None:
-    from dapd.lab.evaluate import examples
-
     for name in ("latin", "sentence", "shuffle"):
-        [example] = examples(TASKS[name], 1)
+        [example] = TASKS[name].examples(1)
         assert room(example.prompt) == TASKS[name].room
     assert room("What is the meaning of life?") is None
 

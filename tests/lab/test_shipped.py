@@ -12,7 +12,7 @@ from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.generation import DEFAULT_MODEL
 from dapd.lab.checkpoint import checksums
-from dapd.lab.evaluate import evaluate, examples
+from dapd.lab.evaluate import evaluate
 from dapd.lab.settings import LEFT_OUT
 from dapd.lab.tasks import TASKS, get
 from dapd.lab.tokenizer import LabTokenizer
@@ -59,7 +59,7 @@ def test_it_still_scores(lm: dapd.DiffusionLM, task: str, n: int) -> None:
 def test_it_is_the_default_and_answers_five_questions_with_dapd(lm: dapd.DiffusionLM) -> None:
     assert DEFAULT_MODEL == "lab"
     task = get("bundle-5")
-    (example,) = examples(task, 1)
+    (example,) = task.examples(1)
     done = lm.generate([{"role": "user", "content": example.prompt}], strategy="dapd-direct", max_new_tokens=task.room)
     assert isinstance(done, dapd.Completion)
     assert task.score(example, done.text) >= 0.8

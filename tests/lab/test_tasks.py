@@ -8,7 +8,6 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.lab import tasks
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import TASKS, Example, Split, Task, get, pieces
 from dapd.lab.tasks.bundle import OPENINGS, Bundle, Loose, Tied
 from dapd.lab.tasks.grids import GridTask, grids
@@ -63,7 +62,7 @@ def test_splits_are_disjoint(task: Task) -> None:
     test = {task.make(rng, Split.TEST).prompt for _ in range(100)}
     assert not train & test
     assert all(Split.of(prompt) is Split.TEST for prompt in test)
-    assert examples(task, 3, seed=1) != examples(task, 3, seed=2)
+    assert task.examples(3, seed=1) != task.examples(3, seed=2)
 
 
 @EVERY

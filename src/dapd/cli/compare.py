@@ -14,13 +14,15 @@ from rich.table import Table
 
 from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
-from dapd.errors import DapdError, missing_extra
+from dapd.errors import DapdError, missing_extra, unknown
 from dapd.evaluation.compare import Comparison, decoders
+from dapd.evaluation.file_task import FileTask
+from dapd.evaluation.paired import Difference, differences
 from dapd.evaluation.runs import RESULTS
 from dapd.evaluation.summary import Row, areas, pareto, summarise
 from dapd.files import check_writable, make_folder, write_text
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.lab.tasks import get
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, load
+from dapd.lab.tasks import Task, get
 from dapd.models.devices import pick_dtype
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
@@ -44,13 +46,20 @@ def compare(
         typer.Option("--strategy", "-s", help="Preset, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated."),
     ] = None,
     tasks: Annotated[
-        str, typer.Option("--tasks", "-t", help="Tasks, separated by commas: see `dapd lab tasks`.")
+        str,
+        typer.Option("--tasks", "-t", help="Tasks (`dapd lab tasks`) or files of prompts and answers, by commas."),
     ] = "bundle",
     prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="New tokens for the prompts of a file.")
+    ] = DEFAULT_NEW_TOKENS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("compare"),
     model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
     seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
+    against: Annotated[
+        str | None, typer.Option(help="A decoder, as the table names it: every other is tested against it, in pairs.")
+    ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
@@ -59,12 +68,14 @@ def compare(
     if prompts < 1 or batch < 1:
         raise DapdError(f"prompts is {prompts} and batch {batch}; both must be at least 1")
     chosen = [decoder for spec in strategies or DEFAULT_DECODERS for decoder in decoders(spec)]
-    asked = [get(name.strip()) for name in tasks.split(",") if name.strip()]
+    asked = [task_named(name.strip(), max_new_tokens) for name in tasks.split(",") if name.strip()]
     if not asked:
         raise DapdError("no task was named; see `dapd lab tasks`")
     lm = load(model, device=device, dtype=pick_dtype(dtype))
     calm_threads(lm)
     comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
+    if against is not None and against not in (labels := [decoder.label for decoder in chosen]):
+        raise unknown("decoder", against, labels)
     summary, figure = out / "summary.json", out / "tradeoff.png"
     for path in (summary, *[figure] * plot):  # before the minutes that the work takes
         check_writable(make_folder(out) / path.name)
@@ -73,7 +84,15 @@ def compare(
         results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)
-    report = {"setup": comparison.setup(), "rows": [dataclasses.asdict(row) for row in rows], "aup": areas(rows)}
+    gains = [] if against is None else differences(results, against)
+    if gains:
+        print_gains(console, gains)
+    report = {
+        "paired": [dataclasses.asdict(gain) for gain in gains],
+        "setup": comparison.setup(),
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "aup": areas(rows),
+    }
     written = [out / RESULTS, write_text(summary, json.dumps(report, indent=1) + "\n")]
     if plot and has_matplotlib():
         tradeoff(rows, figure)
@@ -81,6 +100,24 @@ def compare(
     elif plot:
         console.print(f"no figure: {missing_extra('matplotlib', 'plots', 'drawing figures')}", markup=False)
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+
+
+def task_named(name: str, room: int) -> Task:
+    """A task of the lab, or a file of prompts and answers."""
+    return FileTask(Path(name), room) if name.endswith(".jsonl") else get(name)
+
+
+def print_gains(console: Console, gains: Sequence[Difference]) -> None:
+    """What every decoder gains over the one that it is held against."""
+    table = Table(title=f"against {gains[0].against}, prompt by prompt (p: McNemar's exact test)", title_justify="left")
+    for name in ("task", "decoder"):
+        table.add_column(name, overflow="fold")
+    for name in ("points", "95%", "better", "worse", "p"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for gain in gains:
+        numbers = (f"{gain.gain:+.1f}", f"{gain.low:+.1f} to {gain.high:+.1f}", str(gain.better), str(gain.worse))
+        table.add_row(gain.task, gain.decoder, *numbers, f"{gain.p:.3f}")
+    console.print(table)
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:

@@ -16,7 +16,6 @@ from dapd.evaluation.compare import Result
 from dapd.evaluation.summary import summarise
 from dapd.files import make_folder
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Example, Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import PRESETS
@@ -42,7 +41,7 @@ def main(out: Path = OUT) -> None:
 def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
     """One prompt of five questions: DAPD as it decodes, a rival after it, and the page with both."""
     task = get(SHOWN)
-    (example,) = examples(task, 1)
+    (example,) = task.examples(1)
     console.print(f"[bold]The model {lm.name} is asked[/]\n{escape(example.prompt)}\n", highlight=False)
     traces = []
     for name in SIDE_BY_SIDE:
@@ -65,7 +64,7 @@ def _verdict(name: str, done: Completion, score: float) -> str:
 def compare(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
     """Every preset on the same few bundles: a table, a figure, and the traces."""
     task = get(COMPARED)
-    asked = examples(task, PROMPTS)
+    asked = task.examples(PROMPTS)
     results = []
     traces = out / "traces"
     make_folder(traces)

@@ -16,7 +16,7 @@ from rich.table import Table
 from dapd.errors import DapdError
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
-from dapd.lab.evaluate import TaskScore, evaluate, examples
+from dapd.lab.evaluate import TaskScore, evaluate
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
 
@@ -50,7 +50,7 @@ def prompts(
 ) -> None:
     """Show example prompts with a right answer each. None of them was seen in training."""
     for chosen in _chosen(task):
-        for example in examples(chosen, n, seed):
+        for example in chosen.examples(n, seed):
             if bare:
                 print(example.prompt)
             elif as_json:

@@ -15,7 +15,6 @@ from dapd.evaluation.compare import read_results
 from dapd.evaluation.summary import Row, summarise
 from dapd.files import parse_json
 from dapd.generation import DEFAULT_MODEL, load
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import get
 from dapd.plots import decoding, edges, toy
 from dapd.plots.figure import check_suffix
@@ -102,7 +101,7 @@ def _edges(asked: Asked) -> None:
     wrong = [tau for tau in asked.tau if not 0 < tau < 1]
     if wrong:
         raise DapdError(f"--tau is {wrong[0]}; it must lie between 0 and 1")
-    texts = asked.prompts + ([e.prompt for e in examples(get(asked.task), asked.n)] if asked.task else [])
+    texts = asked.prompts + ([e.prompt for e in get(asked.task).examples(asked.n)] if asked.task else [])
     if not texts:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
     lm = load(asked.model)

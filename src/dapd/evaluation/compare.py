@@ -17,7 +17,6 @@ from dapd.evaluation.fingerprint import fingerprint
 from dapd.evaluation.ledger import Job, Ledger, digest
 from dapd.evaluation.runs import Record, Run
 from dapd.generation import DiffusionLM
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Example, Task
 from dapd.settings import LOOP, Setting, changed, describe, named, route, split_spec, with_fields
 
@@ -117,7 +116,7 @@ class Comparison:
         ledger = Ledger(run, key_of)
         records: list[Record] = []
         for task in self.tasks:
-            asked = examples(task, self.prompts, self.seed)
+            asked = task.examples(self.prompts, self.seed)
             for decoder in self.decoders:
                 work = partial(self._decode, decoder, task)
                 records += ledger.fill(self._jobs(decoder, task, asked), work, progress)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dapd.generation import DiffusionLM
 from dapd.graph import edge_scores
-from dapd.lab.evaluate import examples
 from dapd.lab.tasks import Task, pieces
 from dapd.models.base import Capture
 
@@ -46,7 +45,7 @@ def edge_auc(
     """AUC of the symmetrised attention for each set of layers, pooled over `n` test prompts."""
     network, profile = model.network, model.network.profile
     found: dict[tuple[int, ...], tuple[list[Tensor], list[Tensor]]] = {layers: ([], []) for layers in layer_sets}
-    for number, example in enumerate(examples(task, n)):
+    for number, example in enumerate(task.examples(n)):
         true = task.edges(example, pieces(example.answer))
         if not true:
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Options, decode
-from dapd.lab.tasks import Example, Split, Task
+from dapd.lab.tasks import Task
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.base import MaskedLM
 from dapd.strategies import TopK
@@ -32,11 +31,6 @@ class TaskScore:
     """A few prompts that went wrong, with what the model said."""
 
 
-def examples(task: Task, n: int, seed: int = 0, split: Split = Split.TEST) -> list[Example]:
-    """Prompts of a split, the same for the same seed."""
-    return [task.make(random.Random(f"{split}/{task.name}/{seed}/{i}"), split) for i in range(n)]
-
-
 def step_by_step(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int) -> Int[Tensor, "batch n"]:
     """Fill `n_new` masks after each prompt, one in each row a step: where the model is surest of its first choice."""
     canvases = [Canvas.blank(prompt, n_new, mask_id=model.profile.mask_id) for prompt in prompts]
@@ -50,7 +44,7 @@ def evaluate(
 ) -> Iterator[TaskScore]:
     """The score of each task on `n` test prompts."""
     for task in tasks:
-        asked = examples(task, n, seed)
+        asked = task.examples(n, seed)
         said: list[str] = []
         for first in range(0, n, batch):
             prompts = [tokenizer.chat(example.prompt) for example in asked[first : first + batch]]

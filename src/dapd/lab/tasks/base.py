@@ -81,6 +81,10 @@ class Task(ABC):
         """Pairs of answer tokens that one choice moves together or one constraint names; None: not known."""
         return None
 
+    def examples(self, n: int, seed: int = 0, split: Split = Split.TEST) -> list[Example]:
+        """Prompts of a split, the same for the same seed."""
+        return [self.make(random.Random(f"{split}/{self.name}/{seed}/{i}"), split) for i in range(n)]
+
     def make(self, rng: random.Random, split: Split = Split.TRAIN) -> Example:
         while True:
             example = self.draw(rng)
