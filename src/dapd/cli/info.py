@@ -17,6 +17,7 @@ from dapd.fields import explain
 from dapd.models import ARCHITECTURES, SHAPES, Transformer
 from dapd.settings import PAPER, fields_of, named
 from dapd.strategies import PRESETS, Selects
+from dapd.wording import plural
 
 console = Console()
 
@@ -109,7 +110,7 @@ def doctor() -> None:
             facts = torch.cuda.get_device_properties(number)
             table.add_row(f"cuda:{number}", facts.name, f"{facts.total_memory / 2**30:.0f} GiB")
     else:
-        table.add_row("cuda", "no", f"decoding runs on the CPU with {torch.get_num_threads()} threads")
+        table.add_row("cuda", "no", f"decoding runs on the CPU with {plural(torch.get_num_threads(), 'thread')}")
     triton = importlib.util.find_spec("triton") is not None
     table.add_row("attention", "torch SDPA", "everywhere")
     kernels = torch.cuda.is_available() and triton

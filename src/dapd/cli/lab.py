@@ -136,15 +136,15 @@ def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str
 
 @app.command()
 def score(
-    model: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab: the model that ships.")],
     task: Names = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 100,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
 ) -> None:
     """Score a model on test prompts, decoding step by step."""
+    from dapd.models import resolve
     from dapd.models.devices import pick_device
 
-    if not model.is_dir():
-        raise DapdError(f"{model} is not a checkpoint folder")
-    _evaluate(model, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
+    folder = model if model.is_dir() else resolve(model)
+    _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))

@@ -63,8 +63,12 @@ class Batch:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or not 2 <= self.size <= len(NAMES) - 1:
-            raise DapdError(f"samples is {self.samples}, size {self.size}; at least 1 and 2 are needed")
+        if self.samples < 1:
+            raise DapdError(f"samples is {self.samples}; it must be at least 1")
+        if not 2 <= self.size <= len(NAMES) - 1:
+            raise DapdError(
+                f"size is {self.size}; it must lie between 2 and {len(NAMES) - 1}"
+            )
 
 
 def make(folder: Path, batch: Batch) -> list[Path]:
