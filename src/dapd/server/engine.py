@@ -57,6 +57,8 @@ class Engine:
         self.ending = False
         self.row_seconds = 1.0
         """How long a text has a place, about."""
+        self.metrics.waiting.set_function(lambda: len(self.queue))
+        self.metrics.running.set_function(lambda: len(self.running))
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="dapd-engine", daemon=True)
 
@@ -145,8 +147,6 @@ class Engine:
                 continue
             self.queue.remove(job)
             self._begin(job)
-        self.metrics.waiting.set(len(self.queue))
-        self.metrics.running.set(len(self.running))
 
     def _turn(self, job: Job) -> float:
         return job.arrived + HEAD_START * job.work.canvas.length / self.lm.network.max_length
