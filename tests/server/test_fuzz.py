@@ -1,0 +1,41 @@
+"""Requests made up from the server's own description, right and wrong: no answer is a fault of the server's."""
+
+from __future__ import annotations
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
+
+from hypothesis import HealthCheck, settings
+
+from server.helpers_server import Served
+
+EXAMPLES = 150
+
+
+@pytest.fixture(scope="module")
+def small(lm):
+    with Served(lm, new_tokens=16, seconds=5) as served:
+        yield served
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/infill"])
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_made_up_requests_are_answered(small, path, mode):
+    described = schemathesis.openapi.from_url(f"{small.base}/openapi.json")
+    operation = described[path]["POST"]
+    seen = set()
+
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @schemathesis.pytest.parametrize if False else (lambda f: f)
+    def check(case):
+        case.headers["Content-Type"] = "application/json"
+        answer = case.call(base_url=small.base)
+        seen.add(answer.status_code)
+        assert answer.status_code < 500, (case.body, answer.text)
+
+    generation = schemathesis.GenerationMode(mode)
+    from hypothesis import given
+
+    given(operation.as_strategy(generation_mode=generation))(check)()
+    assert seen
