@@ -6,11 +6,11 @@ import pytest
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 
 from server.helpers_server import Served
 
-EXAMPLES = 150
+EXAMPLES = 100
 
 
 @pytest.fixture(scope="module")
@@ -22,20 +22,15 @@ def small(lm):
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/infill"])
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_made_up_requests_are_answered(small, path, mode):
-    described = schemathesis.openapi.from_url(f"{small.base}/openapi.json")
-    operation = described[path]["POST"]
-    seen = set()
+    operation = schemathesis.openapi.from_url(f"{small.base}/openapi.json")[path]["POST"]
+    seen = []
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @schemathesis.pytest.parametrize if False else (lambda f: f)
+    @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
     def check(case):
-        case.headers["Content-Type"] = "application/json"
         answer = case.call(base_url=small.base)
-        seen.add(answer.status_code)
+        seen.append(answer.status_code)
         assert answer.status_code < 500, (case.body, answer.text)
 
-    generation = schemathesis.GenerationMode(mode)
-    from hypothesis import given
-
-    given(operation.as_strategy(generation_mode=generation))(check)()
-    assert seen
+    check()
+    assert len(seen) >= EXAMPLES // 2
