@@ -31,6 +31,8 @@ from dapd.errors import DapdError
 
 MODEL = "lab:any-text"
 PROMPTS = ("Sort the list: 3 1 2", "the cat and the dog", "What is the capital", "a story of a bird", "7 5 9")
+PATIENCE = 700.0
+"""Seconds: longer than the server gives any request, so that what it says is always heard."""
 STRATEGIES = ("dapd-staged", "dapd-direct", "fast-dllm", "klass", "original")
 
 
@@ -155,7 +157,7 @@ async def load(server: Server, clients: int, seconds: float, share_leaving: floa
     """So many clients for so long, each with one request after the other."""
     tally, end = Tally(), time.monotonic() + seconds
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=server.base, timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE, limits=limits) as client:
 
         async def one(number: int) -> None:
             rng = random.Random(number)
@@ -169,7 +171,8 @@ async def load(server: Server, clients: int, seconds: float, share_leaving: floa
 
 def mutated(rng: random.Random) -> bytes:
     """A request with something wrong with it, most of the time."""
-    content = {**body(rng), "stream": False, "max_tokens": 4}
+    content = {"model": MODEL, "prompt": rng.choice(PROMPTS), "strategy": rng.choice(STRATEGIES), "max_tokens": 4}
+    content |= {"temperature": 0.5, "eos": "none", "stream": False}
     odd: list[Any] = [None, "", "x" * 300, -1, 0, 10**30, 1e308, True, [], {}, [[]], {"a": []}, "\x00", "[MASK]", [-1]]
     names = [*content, "n", "stop", "seed", "logit_bias", "regex", "response_format", "block_length", "nonsense"]
     for _ in range(rng.randint(1, 3)):
@@ -187,7 +190,7 @@ def mutated(rng: random.Random) -> bytes:
 async def malformed(server: Server, count: int) -> Counter[str]:
     """Statuses of wrong requests."""
     statuses: Counter[str] = Counter()
-    async with httpx.AsyncClient(base_url=server.base, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE) as client:
 
         async def some(seed: int) -> None:
             rng = random.Random(seed)
@@ -202,7 +205,7 @@ async def malformed(server: Server, count: int) -> Counter[str]:
 
 async def oversize(server: Server) -> Counter[str]:
     statuses: Counter[str] = Counter()
-    async with httpx.AsyncClient(base_url=server.base, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE) as client:
         for size in (2_000_000, 20_000_000, 200_000_000):
             try:
                 answer = await client.post("/v1/completions", content=b" " * size)
@@ -231,7 +234,7 @@ async def slow_readers(server: Server, count: int) -> dict[str, Any]:
 async def ending(server: Server) -> dict[str, Any]:
     """SIGTERM in the middle of 64 requests: those that were taken finish, the process ends by itself."""
     tally = Tally()
-    async with httpx.AsyncClient(base_url=server.base, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE) as client:
         work = [asyncio.create_task(ask(client, body(random.Random(i)), tally)) for i in range(64)]
         await asyncio.sleep(1.0)
         server.process.send_signal(signal.SIGTERM)
