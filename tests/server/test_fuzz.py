@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-
-schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
-
 from hypothesis import HealthCheck, given, settings
 
 from server.helpers_server import Served
+
+schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 
 EXAMPLES = 100
 
