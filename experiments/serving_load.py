@@ -1,4 +1,4 @@
-"""Load and faults: `python experiments/serving_load.py --seconds 60` starts a server, wears it out, and prints a table.
+"""Load and faults: `python experiments/serving_load.py --seconds 300` starts a server and wears it out.
 
 Phases: latency and throughput at 1, 8 and 64 clients; 64 streaming clients of which a third hang up midway; malformed
 and oversize bodies; clients that do not read; SIGTERM under load. The last line is JSON. Clients and server share the
@@ -261,12 +261,12 @@ async def settled(server: Server) -> float:
     return rows
 
 
-async def everything(server: Server, seconds: float, n_malformed: int) -> dict[str, Any]:
+async def everything(server: Server, seconds: float, pace: float, n_malformed: int) -> dict[str, Any]:
     out: dict[str, Any] = {"model": MODEL, "cpus": os.cpu_count()}
     await load(server, 4, 3.0)  # warm-up
     for clients in (1, 8, 64):
         began = time.monotonic()
-        tally = await load(server, clients, seconds / 4)
+        tally = await load(server, clients, pace)
         out[f"clients_{clients}"] = tally.summary(time.monotonic() - began)
         say(f"{clients} clients", out[f"clients_{clients}"])
     before = server.memory()
@@ -292,10 +292,12 @@ def say(name: str, found: object) -> None:
     print(f"{name}: {json.dumps(found)}", file=sys.stderr, flush=True)
 
 
-def main(seconds: float = 60.0, malformed: int = 10_000, log: Path = Path("serving_load.log")) -> None:
-    """Wear a server out."""
+def main(
+    seconds: float = 300.0, pace: float = 30.0, malformed: int = 10_000, log: Path = Path("serving_load.log")
+) -> None:
+    """Wear a server out: `seconds` with clients that hang up, `pace` seconds for each number of clients before that."""
     with served(log) as server:
-        print(json.dumps(asyncio.run(everything(server, seconds, malformed))))
+        print(json.dumps(asyncio.run(everything(server, seconds, pace, malformed))))
 
 
 if __name__ == "__main__":
