@@ -113,19 +113,26 @@ class Engine:
         return min(60, max(1, math.ceil(rounds * self.row_seconds)))
 
     def _run(self) -> None:
-        while True:
-            with self.changed:
-                while self.idle and not self.left and not self.ending:
-                    self.changed.wait()
-                self._let_go()
-                self._give_places()
-                if self.ending:
-                    break
-            if self.running:
-                self._step()
-        for job in [*self.queue, *self.running]:
-            self._fail(job, "closed")
-        self.queue.clear()
+        """The thread: whatever ends it, nobody is left waiting."""
+        try:
+            while not self.ending:
+                self._turn_over()
+        except Exception:
+            logger.exception("the engine ends by a fault of its own")
+        with self.changed:
+            self.draining = True
+            for job in [*self.queue, *self.running]:
+                self._fail(job, "closed")
+
+    def _turn_over(self) -> None:
+        """Wait for work, let go of whom nobody waits for, give places, and make one step."""
+        with self.changed:
+            while self.idle and not self.left and not self.ending:
+                self.changed.wait()
+            self._let_go()
+            self._give_places()
+        if self.running and not self.ending:
+            self._step()
 
     def _let_go(self) -> None:
         """Let those leave whose client is gone or whose time is up."""
