@@ -137,6 +137,7 @@ def test_the_program_ends_without_a_traceback() -> None:
 
 
 def test_a_form_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("outlines_core", reason="forms need dapd[forms]")
     assert run("hello", *TINY, "--regex", "[0-9]{3}").strip().isdigit()
     path = tmp_path / "schema.json"
     path.write_text('{"type": "boolean"}', encoding="utf-8")
@@ -150,5 +151,6 @@ def test_a_form_is_kept(tmp_path: Path) -> None:
 
 def test_chatting_and_serving_refuse_in_one_line(tmp_path: Path) -> None:
     assert "no chat template" in fails("chat", "-m", "random:tiny-llada")
+    pytest.importorskip("fastapi", reason="the server needs dapd[serve]")
     assert "API keys" in fails("serve", "-m", "random:tiny-llada", "--host", "0.0.0.0")
     assert "cannot read API keys" in fails("serve", "--keys", str(tmp_path / "none"))

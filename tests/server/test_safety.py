@@ -211,6 +211,12 @@ def test_every_answer_carries_the_policy(served):
         assert "server" not in headers or "uvicorn" in headers["server"]
 
 
+def test_a_request_has_an_id(served):
+    assert served.http.get("/health", headers={"X-Request-ID": "my-id.7"}).headers["x-request-id"] == "my-id.7"
+    made_up = served.http.get("/health", headers={"X-Request-ID": "a b"}).headers["x-request-id"]
+    assert len(made_up) == 32
+
+
 def test_the_core_needs_no_web_framework():
     code = (
         "import sys; sys.modules['fastapi'] = None\n"

@@ -153,6 +153,20 @@ def test_an_engine_whose_step_fails_as_a_whole_goes_on(engine):
     assert isinstance(next_one.heard[-1], Finished)
 
 
+def test_an_engine_that_breaks_leaves_nobody_waiting(lm):
+    with Served(slow(lm, 0.02)) as served, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.ask, max_tokens=64, strategy="original")
+        until(lambda: served.engine.running)
+
+        def fail():
+            raise RuntimeError("a fault of the engine's own")
+
+        served.engine._let_go = fail
+        assert waiting.result(10).status_code == 503
+        assert served.http.get("/ready").status_code == 503
+        assert served.ask().status_code == 503
+
+
 def test_long_texts_do_not_take_all_places(lm):
     engine = Engine(lm, Limits(places=4, queue=20))
     long = [job(engine.lm, n_new=200) for _ in range(8)]

@@ -44,9 +44,7 @@ RefreshUntil = Annotated[int | None, typer.Option(help="No full pass after so ma
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
 Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
-Taken = Annotated[
-    int | None, typer.Option(min=1, help="DAPD: choose tau so that about N positions are independent.")
-]
+Taken = Annotated[int | None, typer.Option(min=1, help="DAPD: choose tau so that about N positions are independent.")]
 Repeats = Annotated[int, typer.Option(help="Timed calls.")]
 Warmup = Annotated[int, typer.Option(help="Calls before them.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line here too, after every row.")]

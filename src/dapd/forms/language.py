@@ -47,14 +47,16 @@ class Language:
         masked = canvas.masked
         own = torch.arange(window.start, window.stop) >= canvas.start
         seen = (masked[window] & own).nonzero().flatten()
-        lowest = torch.finfo(torch.float32).min / 2
-        cost = torch.where(scores[seen.to(device)] > lowest, scores[seen.to(device)].double(), FORBIDDEN)
-        best = scores.new_full((len(seen), self.automaton.n_kinds), -torch.inf, dtype=torch.float64)
+        asked = scores[seen.to(device)]
+        # Noise comes in double precision, and what is forbidden in single: the nearer of the two lowest numbers counts.
+        lowest = max(torch.finfo(asked.dtype).min, torch.finfo(torch.float32).min) / 2
+        cost = torch.where((asked > lowest) | asked.isnan(), asked, FORBIDDEN)
+        best = cost.new_full((len(seen), self.automaton.n_kinds), -torch.inf)
         best = best.scatter_reduce(1, kind_of.expand(len(seen), -1), cost, "amax")
         # Masks outside of the window are not predicted in this pass: whatever fits there is as good as anything else.
         free = torch.zeros(int(masked[canvas.start :].sum()), self.automaton.n_kinds, dtype=torch.float64)
         place = masked[canvas.start :].cumsum(0) - 1
-        free[place[seen + window.start - canvas.start]] = best.cpu()
+        free[place[seen + window.start - canvas.start]] = best.double().cpu()
         kinds = self._witness(canvas, free.numpy())
         found = scores.argmax(-1)
         if kinds is None:  # the scores are not numbers: the row itself will say so

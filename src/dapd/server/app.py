@@ -61,6 +61,11 @@ class Front:
         self.builders = ThreadPoolExecutor(1, "dapd-builder")
         """Reads requests for a form, one after the other: to build one may take seconds, which others do not wait."""
 
+    def close(self) -> None:
+        """Read no more requests."""
+        for pool in (self.readers, self.builders):
+            pool.shutdown(wait=False, cancel_futures=True)
+
     async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
         if not self.engine.ready:
             raise ClosedError("the server is shutting down")
@@ -91,12 +96,14 @@ def _n_top(body: Asked) -> int:
 
 def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
     """The application around an engine, which it starts and ends."""
+    front = Front(lm, engine, config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         engine.start()
         yield
         await asyncio.to_thread(engine.stop)
+        front.close()
 
     app = FastAPI(title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, config=config, metrics=engine.metrics)
@@ -104,7 +111,7 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
     app.add_exception_handler(DapdError, mistakes.on_mistake)
     app.add_exception_handler(HTTPException, mistakes.on_http)
     app.add_exception_handler(Exception, mistakes.on_fault)
-    _add_texts(app, Front(lm, engine, config))
+    _add_texts(app, front)
     _add_operations(app, lm, engine)
     add_page(app, lm, config.limits)
     return app

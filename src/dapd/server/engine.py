@@ -57,6 +57,8 @@ class Engine:
         self.ending = False
         self.row_seconds = 1.0
         """How long a text has a place, about."""
+        self.metrics.waiting.set_function(lambda: len(self.queue))
+        self.metrics.running.set_function(lambda: len(self.running))
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="dapd-engine", daemon=True)
 
@@ -111,19 +113,26 @@ class Engine:
         return min(60, max(1, math.ceil(rounds * self.row_seconds)))
 
     def _run(self) -> None:
-        while True:
-            with self.changed:
-                while self.idle and not self.left and not self.ending:
-                    self.changed.wait()
-                self._let_go()
-                self._give_places()
-                if self.ending:
-                    break
-            if self.running:
-                self._step()
-        for job in [*self.queue, *self.running]:
-            self._fail(job, "closed")
-        self.queue.clear()
+        """The thread: whatever ends it, nobody is left waiting."""
+        try:
+            while not self.ending:
+                self._turn_over()
+        except Exception:
+            logger.exception("the engine ends by a fault of its own")
+        with self.changed:
+            self.draining = True
+            for job in [*self.queue, *self.running]:
+                self._fail(job, "closed")
+
+    def _turn_over(self) -> None:
+        """Wait for work, let go of whom nobody waits for, give places, and make one step."""
+        with self.changed:
+            while self.idle and not self.left and not self.ending:
+                self.changed.wait()
+            self._let_go()
+            self._give_places()
+        if self.running and not self.ending:
+            self._step()
 
     def _let_go(self) -> None:
         """Let those leave whose client is gone or whose time is up."""
@@ -145,8 +154,6 @@ class Engine:
                 continue
             self.queue.remove(job)
             self._begin(job)
-        self.metrics.waiting.set(len(self.queue))
-        self.metrics.running.set(len(self.running))
 
     def _turn(self, job: Job) -> float:
         return job.arrived + HEAD_START * job.work.canvas.length / self.lm.network.max_length

@@ -6,6 +6,8 @@ This is plain ASGI, because it must see a body before anybody has read it.
 from __future__ import annotations
 
 import asyncio
+import re
+import uuid
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -43,17 +45,18 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
+        headers = Headers(scope=scope)
+        asked = headers.get("x-request-id", "")
+        own = {**HEADERS, "X-Request-ID": asked if re.fullmatch(r"[\w.-]{1,64}", asked, re.A) else uuid.uuid4().hex}
+
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                MutableHeaders(scope=message).update(own)
                 # A path that nobody serves is not a label: a client could make up any number of them.
                 route = scope.get("route")
                 self.metrics.requests.labels(getattr(route, "path", "other"), str(message["status"])).inc()
             await send(message)
 
-        headers = Headers(scope=scope)
         refusal = self._refusal(scope["path"], headers)
         if refusal is not None:
             await answer(*refusal)(scope, receive, sending)

@@ -24,7 +24,7 @@ def add_page(app: FastAPI, lm: DiffusionLM, limits: Limits) -> None:
     longest = min(limits.new_tokens, lm.network.max_length)
     about: dict[str, Any] = {
         "model": lm.name,
-        "chat": lm.has_tokenizer and lm.tokenizer.has_chat,
+        "chat": lm.tokenizer.has_chat,
         "strategies": [DEFAULT_STRATEGY, *(name for name in PRESETS if name != DEFAULT_STRATEGY)],
         "max_tokens": min(DEFAULT_NEW_TOKENS // 4, longest),
         "longest": longest,

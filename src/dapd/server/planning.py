@@ -42,6 +42,7 @@ class Planner:
     def __init__(self, lm: DiffusionLM, limits: Limits) -> None:
         self.lm = lm
         self.limits = limits
+        lm.tokenizer  # noqa: B018  a model without one is refused now, not at the first request
 
     def chat(self, body: ChatRequest) -> Plan:
         if not self.lm.tokenizer.has_chat:

@@ -66,9 +66,7 @@ class Batch:
         if self.samples < 1:
             raise DapdError(f"samples is {self.samples}; it must be at least 1")
         if not 2 <= self.size <= len(NAMES) - 1:
-            raise DapdError(
-                f"size is {self.size}; it must lie between 2 and {len(NAMES) - 1}"
-            )
+            raise DapdError(f"size is {self.size}; it must lie between 2 and {len(NAMES) - 1}")
 
 
 def make(folder: Path, batch: Batch) -> list[Path]:

@@ -1,0 +1,72 @@
+"""`dapd serve` as a process: it starts, serves, drains on SIGTERM and ends by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from server.helpers_server import events, until
+
+
+@pytest.fixture
+def process():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "dapd", "serve", "-m", "random:tiny-llada", "--port", str(port), "--device", "cpu"]
+    environment = {**os.environ, "DAPD_API_KEYS": "secret"}
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": "Bearer secret"}, timeout=60)
+
+    def is_ready() -> bool:
+        try:
+            return client.get("/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    until(is_ready, 60)
+    yield running, client
+    if running.poll() is None:
+        running.kill()
+    running.wait()
+    client.close()
+
+
+def test_sigterm_finishes_what_was_begun(process):
+    running, client = process
+    body = {"model": "random:tiny-llada", "prompt": "hello", "max_tokens": 200, "strategy": "original", "stream": True}
+    body |= {"eos": "ban"}
+
+    def stream(_: int) -> list[str]:
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            return list(events(lines))
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(stream, number) for number in range(4)]
+        until(lambda: "dapd:rows 4.0" in client.get("/metrics").text)
+        running.send_signal(signal.SIGTERM)
+        until(lambda: client.get("/ready").status_code == 503)
+        assert client.get("/health").status_code == 200
+        assert client.post("/v1/completions", json=body).status_code == 503
+        for one in asked:
+            found = one.result()
+            assert found[-1] == "[DONE]"
+            assert json.loads(found[-2])["choices"][0]["finish_reason"] in ("stop", "length")
+    assert running.wait(30) == 0
+    said = running.stderr.read()
+    assert "Traceback" not in said
+
+
+def test_without_a_key_nobody_is_served(process):
+    _, client = process
+    assert httpx.get(f"{client.base_url}/v1/models").status_code == 401
+    assert client.get("/v1/models").json()["data"][0]["id"] == "random:tiny-llada"
