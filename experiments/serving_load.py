@@ -70,7 +70,7 @@ class Server:
     def __init__(self, port: int, log: Path) -> None:
         self.base = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "dapd", "serve", "-m", MODEL, "--port", str(port), "--places", "64"]
-        command += ["--queue", "128", "--device", "cpu"]
+        command += ["--queue", "128", "--device", "cpu", "--drain-seconds", "300"]
         self.log = log.open("w")
         self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log)
 

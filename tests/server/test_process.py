@@ -17,11 +17,12 @@ from server.helpers_server import events, until
 
 
 @pytest.fixture
-def process():
+def process(request):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "dapd", "serve", "-m", "random:tiny-llada", "--port", str(port), "--device", "cpu"]
+    command += getattr(request, "param", [])
     environment = {**os.environ, "DAPD_API_KEYS": "secret"}
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": "Bearer secret"}, timeout=60)
@@ -64,6 +65,25 @@ def test_sigterm_finishes_what_was_begun(process):
     assert running.wait(30) == 0
     said = running.stderr.read()
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("process", [["--drain-seconds", "1"]], indirect=True)
+def test_those_whose_time_is_over_are_told_so(process):
+    running, client = process
+    body = {"model": "random:tiny-llada", "prompt": "x", "max_tokens": 240, "strategy": "original", "eos": "ban"}
+    body |= {"stream": True, "n": 16, "temperature": 1.0}
+
+    def stream() -> str:
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            return response.read().decode()
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stream)
+        until(lambda: "dapd:rows 16.0" in client.get("/metrics").text)
+        running.send_signal(signal.SIGTERM)
+        said = asked.result()
+    assert running.wait(30) == 0
+    assert "shutting down" in said or said.endswith("data: [DONE]\n\n")
 
 
 def test_without_a_key_nobody_is_served(process):

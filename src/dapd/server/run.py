@@ -35,6 +35,8 @@ class DrainingServer(uvicorn.Server):
         end = asyncio.get_running_loop().time() + self.drain_seconds
         while not self.engine.idle and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
+        # Those whose time is over are told so, before their connections are closed.
+        await asyncio.to_thread(self.engine.stop)
         self.should_exit = True
 
 
