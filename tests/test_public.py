@@ -90,9 +90,7 @@ def signatures(cls: type) -> Iterator[object]:
             yield from typing.get_type_hints(function).values()
 
 
-@pytest.mark.parametrize(
-    "cls", [dapd.MaskedLM, dapd.Selects, dapd.Strategy, dapd.Observation, dapd.Needs]
-)
+@pytest.mark.parametrize("cls", [dapd.MaskedLM, dapd.Selects, dapd.Strategy, dapd.Observation, dapd.Needs])
 def test_what_an_interface_mentions_is_exported(cls: type) -> None:
     """Who writes a model or a strategy of their own needs the names in these signatures."""
     used = {one.__name__ for annotation in signatures(cls) for one in mentioned(annotation)}
