@@ -10,20 +10,22 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.cli.generate import calm_threads
+from dapd.cli.live import plural
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, missing_extra
 from dapd.evaluation.compare import Comparison, decoders
 from dapd.evaluation.runs import RESULTS
-from dapd.evaluation.summary import Row, areas, pareto, summarise
+from dapd.evaluation.summary import Row, areas, as_table, summarise
 from dapd.files import check_writable, make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.lab.tasks import get
 from dapd.models.devices import pick_dtype
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
+from dapd.table import Table
 
 DEFAULT_DECODERS = (
     "original",
@@ -51,10 +53,12 @@ def compare(
     seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
+    save_table: tables.SaveTable = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
 ) -> None:
     """Compare decoders on tasks whose answers can be checked."""
+    tables.check_files(save_table)
     if prompts < 1 or batch < 1:
         raise DapdError(f"prompts is {prompts} and batch {batch}; both must be at least 1")
     chosen = [decoder for spec in strategies or DEFAULT_DECODERS for decoder in decoders(spec)]
@@ -74,6 +78,7 @@ def compare(
     print_rows(console, rows)
     report = {"setup": comparison.setup(), "rows": [dataclasses.asdict(row) for row in rows], "aup": areas(rows)}
     written = [out / RESULTS, write_text(summary, json.dumps(report, indent=1) + "\n")]
+    written += tables.save(as_table(rows), save_table)
     if plot and has_matplotlib():
         tradeoff(rows, figure)
         written.append(figure)
@@ -84,23 +89,9 @@ def compare(
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:
     """A table per task; a star marks the rows that no other beats."""
-    area = areas(rows)
+    whole = as_table(rows)
     for task in dict.fromkeys(row.task for row in rows):
-        here = [row for row in rows if row.task == task]
-        front = {row.decoder for row in pareto(here)}
-        title = f"{task}: {here[0].prompts} prompts (* on the Pareto front)"
-        table = Table(title=title, title_justify="left")
-        table.add_column("decoder", overflow="fold")  # a long name takes another line, the numbers stay whole
-        for name in ("score %", "95%", "passes", "per pass", "seconds", "AUP"):
-            table.add_column(name, justify="right", no_wrap=True, min_width=max(len(name), 6))
-        for row in here:
-            table.add_row(
-                ("* " if row.decoder in front else "  ") + row.decoder,
-                f"{row.score:.1f}",
-                f"{row.low:.1f}-{row.high:.1f}",
-                f"{row.nfe:.1f}",
-                f"{row.tokens_per_forward:.2f}",
-                f"{row.seconds:.2f}",
-                f"{area[task][row.family]:.0f}",
-            )
-        console.print(table)
+        here = [cells for cells in whole.rows if cells[0] == task]
+        lines = [(f"{star or ' '} {decoder}", *numbers) for _, decoder, star, _, *numbers in here]
+        title = f"{task}: {plural(int(here[0][3]), 'prompt')} (* on the Pareto front)"
+        tables.show(console, Table(("decoder", *whole.head[4:]), lines, title))

@@ -55,7 +55,7 @@ def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
 def _verdict(name: str, done: Completion, score: float) -> str:
     return (
         f"{name}: {plural(done.nfe, 'forward pass', 'es')} for {done.n_generated} tokens, {done.seconds:.1f} s, "
-        f"{score:.0%} of the questions answered rightly\n"
+        f"{score:.0%} of the questions answered correctly\n"
     )
 
 

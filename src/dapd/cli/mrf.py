@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dapd.cli.live import plural
 from dapd.errors import DapdError
 from dapd.files import check_writable, make_folder
 from dapd.models.devices import pick_device
@@ -85,7 +86,8 @@ def train_command(
 
 def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
     if execution.device == "cpu":
-        console.print(f"No GPU in use: {recipe.n_models} model(s) on the CPU; the first steps tell how long it takes.")
+        models = plural(recipe.n_models, "model")
+        console.print(f"No GPU in use: {models} on the CPU; the first steps tell how long it takes.")
     last = None
     for last in train(recipe, out, execution):
         if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:

@@ -78,7 +78,7 @@ def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda
     """Measure a run; `tell` hears what is under way."""
     began = time.monotonic()
     budget, network = options.budget, run.network
-    tell(f"{network.n_models} model(s): {budget.n_paths} sampling paths each")
+    tell(f"{network.n_models} model{'s' * (network.n_models != 1)}: {budget.n_paths} sampling paths each")
     paths = sample_paths(network, budget.n_paths, budget.seed)
     evaluation = evaluate(network, budget, paths)
     scores = study_scores(paths)

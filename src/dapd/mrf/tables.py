@@ -38,7 +38,7 @@ def markdown(evaluation: Evaluation, scores: ScoreStudy, decoders: Sequence[Deco
 def convergence(evaluation: Evaluation) -> str:
     worst, n_models = evaluation.valid_worst, evaluation.n_models
     text = f"Step-by-step samples in random order with all four constraints: {evaluation.valid:.2%}"
-    text += f" over {n_models} model(s), {worst:.2%} for the worst"
+    text += f" over {n_models} model{'s' * (n_models != 1)}, {worst:.2%} for the worst"
     if (losses := evaluation.loss_by_model) is None:
         return f"{text}.\n"
     return f"{text}; loss {sum(losses) / n_models:.4f}, {max(losses):.4f} for the worst (exact, over all contexts).\n"

@@ -22,7 +22,7 @@ class EvalOptions:
     max_new_tokens: int | None = 256
     """Generation length, over what the task's file says; None: what the file says, 256 where it says nothing."""
     limit: int | None = None
-    """Only the first so many documents of each task; None: all of them."""
+    """Only this many documents of each task, the first; None: all of them."""
     shots: int | None = None
     """Examples in the prompt; None: lm-eval's default for the task."""
     chat: Chat = "auto"
