@@ -33,7 +33,7 @@ class Report:
 
     table: str
     label: str
-    """The table's label in the paper's LaTeX source."""
+    """Where a reader of the paper finds it: its number and what it is about."""
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     text: str = ""
