@@ -1,4 +1,4 @@
-"""The reference says everything: what the code defines occurs in its pages, and the page that is made is as it would be made."""
+"""The reference is whole and up to date: what the code defines occurs in its pages."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_every_decoder_and_command_has_a_heading(name: str) -> None:
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:
-    for name in ("reference.md", "commands.md", "reproduce.md", "viewer.md", "evaluation.md"):
-        text = (DOCS / name).read_text(encoding="utf-8")
+    for name in ("reference.md", "commands.md", "reproduce.md", "viewer.md", "evaluation.md", "../CONTRIBUTING.md"):
+        text = (DOCS / name).read_text(encoding="utf-8").replace("(docs/", "(")
         for file, _, anchor in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)]+)\)", text)):
             target = (DOCS / file).read_text(encoding="utf-8") if file.endswith(".md") else ""
             assert (DOCS / file).exists(), f"{name} links to {file}"
@@ -51,3 +51,14 @@ def test_links_between_the_pages_lead_somewhere() -> None:
                 for head in re.findall(r"^#+ (.*)$", target, re.M)
             }
             assert not anchor or anchor in heads, f"{name} links to {file}#{anchor}"
+
+
+def test_the_citation_names_the_version_and_the_paper() -> None:
+    said = (DOCS.parent / "CITATION.cff").read_text(encoding="utf-8")
+    project = (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"$', project, re.M)
+    assert version
+    assert f"\nversion: {version[1]}\n" in said
+    assert "DAPD: Dependency-Aware Parallel Decoding via Attention for Diffusion LLMs" in said
+    for name in ("Bumjun", "Dongjae", "Moongyu", "Albert"):
+        assert f"given-names: {name}" in said
