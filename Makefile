@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two torch threads wait for each other when anything else uses the machine; the tests run two processes of one thread.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint format clean
+.PHONY: demo test check lint format reference clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -38,6 +38,10 @@ lint: .venv/installed
 format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The page of all commands and settings, from the code that defines them.
+reference: .venv/installed
+	$(BIN)/python -m dapd.cli.reference docs/commands.md
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage demo

@@ -52,7 +52,7 @@ def main(
 
 
 def counts_at(trace: Trace, tenth: int) -> int:
-    """Segments once so many tenths of the passes are done."""
+    """Segments once this many tenths of the passes are done."""
     done = max(1, round(len(trace.steps) * tenth / TENTHS))
     return int(trace.steps[done - 1].segments)
 

@@ -239,9 +239,16 @@ def test_edge_auc_of_every_layer(model: dapd.DiffusionLM) -> None:
 def test_the_command_writes_table_json_and_figure(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ["compare", "-m", str(folder), "-t", "shuffle,latin", "-p", "3", "--out", str(out), "-s", "original:k=8"]
+    files = [tmp_path / "table.csv", tmp_path / "table.tex"]
+    args += [text for path in files for text in ("--save-table", str(path))]
     result = CliRunner().invoke(app, [*args, "-s", "dapd-direct:tau_max=0.1/0.5"], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     assert "dapd-direct tau_max=0.5" in result.output
+    lines = files[0].read_text().splitlines()
+    assert lines[0] == "task,decoder,front,prompts,score %,95%,passes,per pass,seconds,AUP"
+    assert [line.split(",")[0] for line in lines[1:]] == ["shuffle"] * 3 + ["latin"] * 3
+    assert all(line.split(",")[4] in result.output for line in lines[1:])
+    assert "dapd-direct tau\\_max=0.5" in files[1].read_text()
     assert len(json.loads((out / "summary.json").read_text())["rows"]) == 6
     assert (out / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
 
@@ -276,7 +283,12 @@ def test_what_cannot_be_written_is_refused_before_the_work(
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [(["-t", "latn"], "did you mean 'latin'"), (["-s", "dapd"], "unknown strategy"), (["-p", "0"], "at least 1")],
+    [
+        (["-t", "latn"], "did you mean 'latin'"),
+        (["-s", "dapd"], "unknown strategy"),
+        (["-p", "0"], "at least 1"),
+        (["--save-table", "a.xls"], "tables are written as .csv, .tex or .md"),
+    ],
 )
 def test_mistakes(args: list[str], said: str, folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compare", "-m", str(folder), "--out", str(tmp_path / "o"), *args])

@@ -1,5 +1,6 @@
 """lm-eval's tasks end to end: gold answers score full marks, killed runs and several processes change nothing."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -348,12 +349,13 @@ def test_the_model_inside_lm_eval(data: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_gold_answers_on_the_command_line(data: Path, tmp_path: Path) -> None:
     asked = ["eval", "--gold", "-t", "gsm8k,humaneval", "--shots", "0", "--confirm-run-unsafe-code"]
-    result = CliRunner().invoke(app, [*asked, "--data-dir", str(data)])
+    table = tmp_path / "gold.csv"
+    result = CliRunner().invoke(app, [*asked, "--data-dir", str(data), "--save-table", str(table)])
     assert result.exit_code == 0, result.exception
-    assert [line.split()[:4] for line in result.output.splitlines()] == [
-        ["gsm8k", "10", "documents", "100.00%"],
-        ["humaneval", "10", "documents", "100.00%"],
-    ]
+    head, *rows = csv.reader(table.read_text().splitlines())
+    assert head == ["task", "metric", "documents", "score %"]
+    assert [(row[0], *row[2:]) for row in rows] == [("gsm8k", "10", "100.00"), ("humaneval", "10", "100.00")]
+    assert result.output.count("100.00") == 2
     damaged = write_data(tmp_path)
     path = damaged / "humaneval" / "HumanEval.jsonl"
     path.write_text(path.read_text().replace("f(2) == 3", "f(2) == 4"))

@@ -278,9 +278,11 @@ def test_make_command(tmp_path: Path) -> None:
 
 
 def test_gold_checks_what_make_writes(folder: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["parallelbench", "gold", "--data-dir", str(folder)])
+    table = tmp_path / "gold.csv"
+    result = CliRunner().invoke(app, ["parallelbench", "gold", "--data-dir", str(folder), "--save-table", str(table)])
     assert result.exit_code == 0, result.output
     assert result.output.count("100.0") >= 12
+    assert len([line for line in table.read_text().splitlines() if line.endswith(",100.0")]) == 12
     assert "words_to_sentence, paraphrase_summarize" in result.output.replace("\n", " ")
     missing = CliRunner().invoke(app, ["parallelbench", "gold", "--data-dir", str(tmp_path)])
     assert "holds none of" in str(missing.exception)

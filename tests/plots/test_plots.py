@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -16,9 +17,11 @@ import dapd
 from dapd.cli import main
 from dapd.errors import DapdError
 from dapd.evaluation.summary import Row
-from dapd.plots import decoding, edges
+from dapd.plots import decoding, edges, figure
+from dapd.plots.axes import Mark, draw_marks, log_axis, percent_limits
+from dapd.plots.figure import Layout
 from dapd.plots.palette import COLOURS, colour, family, labels, style
-from dapd.plots.states import layout, states
+from dapd.plots.states import placed, states
 from dapd.plots.tradeoff import tradeoff
 from dapd.settings import describe
 from dapd.strategies import PRESETS
@@ -107,6 +110,110 @@ def test_edges_come_from_a_model(tmp_path):
     assert "below" in out.read_text()
 
 
+@pytest.mark.parametrize("kind", INPUTS)
+def test_size_title_and_labels(folder, tmp_path, kind):
+    """The words in the file, and its size in points, of which an inch has 72."""
+    ours = {"tradeoff": "score", "toy": "decoding step", "states": "decided at"}.get(kind, "progress")
+    out = tmp_path / "figure.svg"
+    wanted = ("--size", "5x6.5", "--title", "A $ heading", "--label", f"{ours}=other $ words")
+    code, _, errors = command("plot", kind, *(folder / name for name in INPUTS[kind]), "-o", out, *wanted)
+    assert (code, errors) == (0, "")
+    drawn = out.read_text()
+    assert 'width="360pt" height="468pt"' in drawn
+    assert "A $ heading" in drawn
+    assert "other $ words" in drawn
+    assert f">{ours}" not in drawn
+
+
+def test_labels_are_put_in_place_of_whole_words_at_once(tmp_path):
+    out = tmp_path / "a.svg"
+    renamed = Layout(labels={"fast-dllm": "dapd-direct", "dapd-direct": "fast-dllm", "score": "accuracy"})
+    tradeoff([*rows("fast-dllm"), *rows("dapd-direct"), *rows("dapd-direct-2")], out, layout=renamed)
+    said = re.findall(r">([a-z][^<]*)</text>", out.read_text())
+    assert said[-3:] == ["dapd-direct", "fast-dllm", "dapd-direct-2"]
+    assert "accuracy (%)" in said
+
+
+def test_a_row_of_each_file(folder, tmp_path):
+    out = tmp_path / "states.svg"
+    files = [folder / "dapd-staged.jsonl", folder / "fast-dllm.jsonl"]
+    for more, texts in (((), 4), (("--row", 2), 2)):
+        assert command("plot", "states", *files, "-o", out, *more)[0] == 0
+        assert len(re.findall(r", pass \d+ of", out.read_text())) == 4 * texts
+
+
+def inside(figure, artist) -> bool:
+    """Whether an artist lies in the figure with at least a point of room on every side."""
+    box, whole = artist.get_window_extent(), figure.bbox
+    return box.x0 > 1 and box.y0 > 1 and box.x1 < whole.x1 - 1 and box.y1 < whole.y1 - 1
+
+
+def test_legends_are_whole_and_cover_no_panel(tmp_path, monkeypatch):
+    """With many and long names, in a narrow figure, too: fewer columns are taken until the legend fits."""
+    drawn = []
+    monkeypatch.setattr(figure, "save", lambda made, path: drawn.append(made))
+    long = [row for name in ("a-decoder-with-a-long-name", "fast-dllm", "b" * 40, "klass", "d") for row in rows(name)]
+    tradeoff(long, tmp_path / "a.png", layout=Layout(size=(4, 5)))
+    decoding.segments([trace([[2], [0, 3]], name) for name in ("A" * 30, "B" * 30, "C")], tmp_path / "b.png")
+    for made in drawn:
+        made.draw_without_rendering()
+        [legend] = made.legends
+        assert inside(made, legend)
+        assert not any(legend.get_window_extent().overlaps(axis.get_tightbbox()) for axis in made.axes)
+
+
+def test_axes_end_where_the_quantity_does():
+    assert percent_limits([100.0]) == (90, 100)
+    assert percent_limits([0.0, 1.0]) == (0, 10)
+    assert percent_limits([0.0, 100.0]) == (0, 100)
+    low, high = percent_limits([40.0, 60.0])
+    assert 35 < low < 40
+    assert 60 < high < 65
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.9, 3.4), (1, 1), (3, 30), (1, 256), (1e-6, 1), (41, 44)])
+def test_every_tick_of_a_logarithmic_axis_has_its_number(low, high):
+    from matplotlib.figure import Figure
+
+    made = Figure()
+    axis = made.subplots()
+    log_axis(axis, low, high)
+    made.draw_without_rendering()
+    left, right = axis.get_xlim()
+    assert left < low <= high < right
+    ticks = zip(axis.get_xticklabels(), axis.get_xticks(), strict=True)
+    shown = [tick.get_text() for tick, at in ticks if left <= at <= right]
+    assert 3 <= len(shown) <= 8
+    assert all(shown)
+    assert len(set(shown)) == len(shown)
+    assert len(axis.get_xticks(minor=True)) == 0
+
+
+def test_decoders_at_one_place_are_all_seen():
+    """One is filled, the others are rings of growing size around it; one at another place is as large as the first."""
+    from matplotlib.figure import Figure
+
+    axis = Figure().subplots()
+    draw_marks(
+        axis, [Mark(x, 0.5, style(name), name) for x, name in ((0.5, "klass"), (0.5, "dawn"), (0.5, "EB"), (0, "x"))]
+    )
+    marks = [one for one in axis.collections if len(one.get_offsets())]
+    sizes = [one.get_sizes()[0] for one in marks]
+    assert [len(one.get_facecolors()) for one in marks] == [1, 0, 0, 1]
+    assert sizes[0] == sizes[3] < sizes[2]
+    assert len({one.get_sizes()[0] for one in marks}) == 3
+    assert axis.get_legend_handles_labels()[1] == ["klass", "dawn", "EB", "x"]
+
+
+def test_the_heat_map_is_the_typical_trajectory(tmp_path, monkeypatch):
+    """Decided in pass 1, 1 and 3 of 4: half of the samples have it from the start."""
+    seen = []
+    monkeypatch.setattr(decoding, "_picture", lambda axis, born, *rest: seen.append(born) or axis.imshow([[0]]))
+    samples = [trace([[0], [1], [2], [3]]), trace([[0], [1], [2], [3]]), trace([[3], [2], [0], [1]])]
+    decoding.heatmap(samples, tmp_path / "a.png")
+    assert seen[0].tolist() == [0, 0.25, 0.5, 0.75]
+
+
 def test_the_same_input_gives_the_same_bytes(folder, tmp_path):
     files = [tmp_path / "a.svg", tmp_path / "b.svg"]
     for out in files:
@@ -123,7 +230,13 @@ def test_the_same_input_gives_the_same_bytes(folder, tmp_path):
         (("heatmap", "{f}/none.jsonl"), "cannot read a trace"),
         (("heatmap", "{f}/summary.json"), "not a dapd trace"),
         (("heatmap", "{f}/fast-dllm.jsonl", "--until", "1.5"), "--until is 1.5"),
-        (("states", "{f}/fast-dllm.jsonl"), "one trace of at most"),
+        (("states", *["{f}/fast-dllm.jsonl"] * 3), "6 texts cannot be read in one figure"),
+        (("states", "{f}/fast-dllm.jsonl", "--row", "3"), "holds 2 traces; there is no row 3"),
+        (("toy", "--row", "1"), "toy is not drawn from traces"),
+        (("segments", "{f}/one.jsonl", "--size", "big"), "as in 7x4"),
+        (("segments", "{f}/one.jsonl", "--size", "7x-1"), "must be above 0"),
+        (("segments", "{f}/one.jsonl", "--label", "klass"), "not of the form field=value"),
+        (("segments", "{f}/one.jsonl", "--label", "klass=KLASS"), "no 'klass' to be labelled anew; it shows"),
         (("tradeoff",), "dapd compare"),
         (("tradeoff", "{f}/toy.json"), "not a summary of `dapd compare`"),
         (("tradeoff", "{f}/none.json"), "cannot read results"),
@@ -169,19 +282,19 @@ def trace(steps: list[list[int]], name: str = "Threshold", n: int = 4, **fields:
 
 def test_births_and_progress():
     one = trace([[2], [0, 3]])
-    assert decoding.births(one).tolist() == [2, torch.inf, 1, 2]
-    grid = decoding.decided(one)
-    assert grid[0].tolist() == [0, 0, 1, 0]
-    assert grid[49].tolist() == [0, 0, 1, 0]
-    assert grid[50].tolist() == [1, 0, 1, 1]
+    born = decoding.births(one)
+    assert born.tolist() == [0.5, torch.inf, 0, 0.5]
+    grid = decoding.unmasked(born, torch.tensor([0.0, 0.49, 0.5, 0.99]))
+    assert grid.isnan().tolist() == [[True, True, False, True]] * 2 + [[False, True, False, False]] * 2
+    assert grid[3].nan_to_num(9).tolist() == [0.5, 9, 0, 0.5]
 
 
 def test_states_are_laid_out_on_lines():
     one = trace([[0, 1], [2, 3]])
     one.steps[0] = dataclasses.replace(one.steps[0], texts=["ab", ".\n"])
     one.steps[1] = dataclasses.replace(one.steps[1], texts=["x" * 103, " y"])
-    placed = [(token.text, token.line, token.column) for token in layout(one)]
-    assert placed == [("ab", 0, 0), (".", 0, 2), ("x" * 103, 1, 0), (" y", 2, 0)]
+    at = [(token.text, token.line, token.column) for token in placed(one)]
+    assert at == [("ab", 0, 0), (".", 0, 2), ("x" * 103, 1, 0), (" y", 2, 0)]
 
 
 def test_samples_of_different_length_are_not_averaged(tmp_path):
@@ -258,6 +371,8 @@ def test_figures_are_drawn_on_the_callers_axes(kind, tmp_path):
         draw(axes=[*axes, axes[0]])
     with pytest.raises(DapdError, match="one of path and axes"):
         draw(axes=axes, path=tmp_path / "x.png")
+    with pytest.raises(DapdError, match="set them on your own axes"):
+        draw(axes=axes, layout=Layout(title="T"))
     with pytest.raises(DapdError, match="one of path and axes"):
         draw()
 
@@ -296,7 +411,10 @@ def test_families_and_labels():
     assert labels([changed[0]] * 2) == ["dapd-staged (1)", "dapd-staged (2)"]
     assert family(Trace([9], [0], 9, 8)) == "unknown decoder"
     assert family(trace([[0]], "LeftToRight", width=2)) == "LeftToRight"
-    assert colour("LeftToRight") not in COLOURS.values()
+    mine = [f"Mine{number}" for number in range(12)]
+    assert not {colour(name) for name in mine} & set(COLOURS.values())
+    assert len({tuple(style(name).values()) for name in mine}) == len(mine)
+    assert colour("LeftToRight") == "#C88541"
 
 
 def test_edge_scores_are_counted_once_a_direction(lm, tmp_path):

@@ -39,8 +39,8 @@ Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
 Batch = Annotated[str, typer.Option(help="Batch sizes.")]
 Strategies = Annotated[str, typer.Option(help="Presets; naive and naive-pairs are the plain first implementation.")]
 ReuseModes = Annotated[str, typer.Option("--reuse", help="none, prefix, dual and what else the engine knows.")]
-Refresh = Annotated[int | None, typer.Option(help="Full pass every so many steps; default: 8, with dual none.")]
-RefreshUntil = Annotated[int | None, typer.Option(help="No full pass after so many steps of a block.")]
+Refresh = Annotated[int | None, typer.Option(help="Steps from one full pass to the next; default: 8, with dual none.")]
+RefreshUntil = Annotated[int | None, typer.Option(help="Steps of a block after which there is no full pass.")]
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
 Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
@@ -329,7 +329,7 @@ def canvas_command(
     asked = lengths("columns", columns)
     least = 2 * (repeats + warmup)
     if min(asked) < least:
-        raise DapdError(f"--columns holds {min(asked)}; so many passes need at least {least} columns")
+        raise DapdError(f"--columns holds {min(asked)}; these passes need at least {least} columns")
     torch.set_num_threads(1)
     report = Report("canvas", torch.device("cpu"), json)
     bench = growth.tiny(max(asked), warmup=warmup, repeats=repeats)

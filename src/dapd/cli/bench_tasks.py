@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.errors import DapdError
 from dapd.evaluation.paper.report import shown
 from dapd.evaluation.parallelbench import EXACT, GROUPS, Batch, Tools, gold_scores, load_task, make
+from dapd.table import Table
+from dapd.wording import plural
 
 app = typer.Typer(help="ParallelBench: scorers and new instances; `dapd paper -t parallelbench` runs it.")
 
@@ -19,6 +21,7 @@ app = typer.Typer(help="ParallelBench: scorers and new instances; `dapd paper -t
 @app.command("gold")
 def gold_command(
     data_dir: Annotated[Path, typer.Option(help="Folder of the released files, or of made ones.")],
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Score the files' own answers: 100 wherever a score is exact."""
     folder = data_dir / "parallelbench" if (data_dir / "parallelbench").is_dir() else data_dir
@@ -27,20 +30,22 @@ def gold_command(
         raise DapdError(
             f"{folder} holds none of ParallelBench's folders: {', '.join(g.folder for g in GROUPS.values())}"
         )
+    tables.check_files(save_table)
     tools = Tools.find()
     console = Console()
-    table = Table("task", "n", "score", "parts")
-    wrong = []
+    rows, wrong = [], []
     for group in here:
         for name in group.names:
             task = load_task(folder, name)
             parts = gold_scores(task, tools)
             total = parts.pop("score")
             listed = ", ".join(f"{part} {shown(value)}" for part, value in parts.items())
-            table.add_row(name, str(len(task.samples)), shown(total), listed)
+            rows.append((name, listed, str(len(task.samples)), shown(total)))
             if task.metric in EXACT and total != 100:
                 wrong.append(name)
-    console.print(table)
+    table = Table(("task", "parts", "n", "score"), rows, words=2)
+    tables.show(console, table)
+    tables.save(table, save_table)
     absent = [group.folder for group in GROUPS.values() if group not in here]
     if absent:
         console.print(f"not in {folder}: {', '.join(absent)}", soft_wrap=True)
@@ -59,4 +64,4 @@ def make_command(
 ) -> None:
     """Make new instances of the list and grid tasks, in the released files' format, with prompts of our own."""
     written = make(out, Batch(samples, size, seed))
-    Console().print(f"{len(written)} tasks of {samples} samples in {out}", soft_wrap=True)
+    Console().print(f"{len(written)} tasks of {plural(samples, 'sample')} in {out}", soft_wrap=True)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, missing_extra, unknown
@@ -19,13 +19,14 @@ from dapd.evaluation.compare import Comparison, decoders
 from dapd.evaluation.file_task import FileTask
 from dapd.evaluation.paired import Difference, differences
 from dapd.evaluation.runs import RESULTS
-from dapd.evaluation.summary import Row, areas, pareto, summarise
+from dapd.evaluation.summary import Row, areas, as_table, summarise
 from dapd.files import check_writable, make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, load
 from dapd.lab.tasks import Task, get
 from dapd.models.devices import pick_dtype
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
+from dapd.table import Table
 from dapd.wording import plural
 
 DEFAULT_DECODERS = (
@@ -61,10 +62,12 @@ def compare(
         str | None, typer.Option(help="A decoder, as the table names it: every other is tested against it, in pairs.")
     ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
+    save_table: tables.SaveTable = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
 ) -> None:
     """Compare decoders on tasks whose answers can be checked."""
+    tables.check_files(save_table)
     if prompts < 1 or batch < 1:
         raise DapdError(f"prompts is {prompts} and batch {batch}; both must be at least 1")
     chosen = [decoder for spec in strategies or DEFAULT_DECODERS for decoder in decoders(spec)]
@@ -94,6 +97,7 @@ def compare(
         "aup": areas(rows),
     }
     written = [out / RESULTS, write_text(summary, json.dumps(report, indent=1) + "\n")]
+    written += tables.save(as_table(rows), save_table)
     if plot and has_matplotlib():
         tradeoff(rows, figure)
         written.append(figure)
@@ -109,36 +113,27 @@ def task_named(name: str, room: int) -> Task:
 
 def print_gains(console: Console, gains: Sequence[Difference]) -> None:
     """What every decoder gains over the one that it is held against."""
-    table = Table(title=f"against {gains[0].against}, prompt by prompt (p: McNemar's exact test)", title_justify="left")
-    for name in ("task", "decoder"):
-        table.add_column(name, overflow="fold")
-    for name in ("points", "95%", "better", "worse", "p"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for gain in gains:
-        numbers = (f"{gain.gain:+.1f}", f"{gain.low:+.1f} to {gain.high:+.1f}", str(gain.better), str(gain.worse))
-        table.add_row(gain.task, gain.decoder, *numbers, f"{gain.p:.3f}")
-    console.print(table)
+    lines = [
+        (
+            gain.task,
+            gain.decoder,
+            f"{gain.gain:+.1f}",
+            f"{gain.low:+.1f} to {gain.high:+.1f}",
+            str(gain.better),
+            str(gain.worse),
+            f"{gain.p:.3f}",
+        )
+        for gain in gains
+    ]
+    title = f"against {gains[0].against}, prompt by prompt (p: McNemar's exact test)"
+    tables.show(console, Table(("task", "decoder", "points", "95%", "better", "worse", "p"), lines, title, words=2))
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:
     """A table per task; a star marks the rows that no other beats."""
-    area = areas(rows)
+    whole = as_table(rows)
     for task in dict.fromkeys(row.task for row in rows):
-        here = [row for row in rows if row.task == task]
-        front = {row.decoder for row in pareto(here)}
-        title = f"{task}: {plural(here[0].prompts, 'prompt')} (* on the Pareto front)"
-        table = Table(title=title, title_justify="left")
-        table.add_column("decoder", overflow="fold")  # a long name takes another line, the numbers stay whole
-        for name in ("score %", "95%", "passes", "per pass", "seconds", "AUP"):
-            table.add_column(name, justify="right", no_wrap=True, min_width=max(len(name), 6))
-        for row in here:
-            table.add_row(
-                ("* " if row.decoder in front else "  ") + row.decoder,
-                f"{row.score:.1f}",
-                f"{row.low:.1f}-{row.high:.1f}",
-                f"{row.nfe:.1f}",
-                f"{row.tokens_per_forward:.2f}",
-                f"{row.seconds:.2f}",
-                f"{area[task][row.family]:.0f}",
-            )
-        console.print(table)
+        here = [cells for cells in whole.rows if cells[0] == task]
+        lines = [(f"{star or ' '} {decoder}", *numbers) for _, decoder, star, _, *numbers in here]
+        title = f"{task}: {plural(int(here[0][3]), 'prompt')} (* on the Pareto front)"
+        tables.show(console, Table(("decoder", *whole.head[4:]), lines, title))

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.cli.generate import calm_threads
 from dapd.cli.progress import Working
 from dapd.errors import DapdError
@@ -23,6 +23,8 @@ from dapd.fields import split_pair
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
 from dapd.settings import DEFAULT_STRATEGY
+from dapd.table import Table
+from dapd.wording import plural
 
 TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
@@ -50,12 +52,14 @@ def eval_(
     gold: Annotated[
         bool, typer.Option("--gold", help="Score the data sets' own answers instead of a model: full marks are due.")
     ] = False,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Score a model on lm-eval's tasks; under torchrun or accelerate launch the samples are shared out."""
     base = EvalOptions(max_new_tokens, limit, shots, batch=batch, data_dir=data_dir, confirm_unsafe_code=confirm)
     names = [name.strip() for name in tasks.split(",") if name.strip()]
+    tables.check_files(save_table)
     if gold:
-        check_gold(names, base)
+        check_gold(names, base, save_table)
         return
     texts = dict(split_pair(pair, "--set") for pair in settings or [])
     chosen, options = configured(strategy, {"chat": chat, **texts}, base)
@@ -66,16 +70,30 @@ def eval_(
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, summaries, out)
+        tables.save(as_table(summaries), save_table)
 
 
-def check_gold(tasks: Sequence[str], options: EvalOptions) -> None:
+def as_table(summaries: Sequence[TaskSummary]) -> Table:
+    """A row per task; numbers rounded for the eye (`summary.json` has them whole)."""
+    head = ("task", "n", "score", "steps", "tok/step", "tok/s", "(as Fast-dLLM)", "seconds")
+    rows = []
+    for row in summaries:
+        numbers = (row.accuracy, row.nfe, row.tokens_per_forward, row.tps, row.tps_fast_dllm, row.seconds)
+        shown = [f"{value:.{digits}f}" for value, digits in zip(numbers, (2, 1, 2, 1, 1, 1), strict=True)]
+        rows.append((row.task, str(row.n), *shown))
+    return Table(head, rows)
+
+
+def check_gold(names: Sequence[str], options: EvalOptions, files: Sequence[Path] | None = None) -> None:
     """Score the gold answers; anything less than full marks is a fault of the harness or of the data."""
     if options.data_dir is None:
         raise DapdError("the gold answers are read from files: name their folder with --data-dir")
     with tempfile.TemporaryDirectory() as folder:
-        summaries = check(options.data_dir, options, Path(folder), tasks)
-    for row in summaries:
-        print(f"{row.task:18} {row.n:5} documents  {row.accuracy:6.2f}% ({row.metric})")
+        summaries = check(options.data_dir, options, Path(folder), names)
+    rows = [(row.task, row.metric, str(row.n), f"{row.accuracy:.2f}") for row in summaries]
+    table = Table(("task", "metric", "documents", "score %"), rows, "gold answers", words=2)
+    tables.show(Console(), table)
+    tables.save(table, files)
     low = [row for row in summaries if row.accuracy < EXPECTED.get(row.task, 0)]
     if low:
         listed = ", ".join(f"{row.task} {row.accuracy:.2f}% of {EXPECTED[row.task]:g}%" for row in low)
@@ -84,21 +102,13 @@ def check_gold(tasks: Sequence[str], options: EvalOptions) -> None:
 
 def report(console: Console, summaries: Sequence[TaskSummary], out: Path) -> None:
     """The table, what the scorers gave up on, and where things lie."""
-    table = Table()
-    table.add_column("task", no_wrap=True)
-    for name in ("n", "score", "steps", "tok/step", "tok/s", "(as Fast-dLLM)", "seconds"):
-        table.add_column(name, justify="right")
-    for row in summaries:
-        numbers = (row.accuracy, row.nfe, row.tokens_per_forward, row.tps, row.tps_fast_dllm, row.seconds)
-        shown = [f"{value:.{digits}f}" for value, digits in zip(numbers, (2, 1, 2, 1, 1, 1), strict=True)]
-        table.add_row(row.task, str(row.n), *shown)
-    console.print(table)
+    tables.show(console, as_table(summaries))
     console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in summaries), soft_wrap=True)
     summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
     for row in summaries:
         late = summary["checker_timeouts"].get(row.task)
         if late:
-            console.print(f"{row.task}: the scorer gave up on {late} answers, which count as empty ones")
+            console.print(f"{row.task}: the scorer gave up on {plural(late, 'answer')}, counted as empty")
         n = next(one["n"] for one in summary["tasks"] if one["task"] == row.task)
         if n > row.n:
             console.print(

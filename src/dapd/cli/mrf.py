@@ -86,9 +86,8 @@ def train_command(
 
 def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
     if execution.device == "cpu":
-        console.print(
-            f"No GPU in use: {plural(recipe.n_models, 'model')} on the CPU; the first steps tell how long it takes."
-        )
+        models = plural(recipe.n_models, "model")
+        console.print(f"No GPU in use: {models} on the CPU; the first steps tell how long it takes.")
     last = None
     for last in train(recipe, out, execution):
         if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:

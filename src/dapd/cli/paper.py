@@ -7,15 +7,14 @@ from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.cli.generate import calm_threads
 from dapd.cli.paper_figures import draw
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
-from dapd.evaluation.paper.report import MEASURES
 from dapd.evaluation.world import World, local_device
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
@@ -28,7 +27,7 @@ def paper(
     ] = DEFAULT_MODEL,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many samples of each task.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only this many samples of each task, the first.")] = None,
     only: Annotated[str, typer.Option(help="Methods and tasks, separated by commas; default: all.")] = "",
     settings: Annotated[str, typer.Option(help="Whose settings: llada, dream; auto: by the model.")] = "auto",
     length: Annotated[int, typer.Option(help="New tokens in place of the paper's 256.")] = 256,
@@ -40,6 +39,7 @@ def paper(
         bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
     ] = False,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the figure that belongs to the table.")] = True,
+    save_table: tables.SaveTable = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
 ) -> None:
@@ -50,6 +50,7 @@ def paper(
         raise unknown("chat mode", chat, get_args(Chat))
     names = tuple(name.strip() for name in only.split(",") if name.strip())
     scope = Scope(limit, length, names, shots, sweep)
+    tables.check_files(save_table)
     if batch < 1:
         raise DapdError(f"batch is {batch}; it must be at least 1")
     lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype))
@@ -71,6 +72,10 @@ def paper(
         report = build(table, study)
     show(console, report)
     written = [study.file(table, ".json"), study.file(table, ".md")]
+    if study.is_first and report.lines:
+        written += tables.save(report.as_table(), save_table)
+    elif study.is_first and save_table:
+        raise DapdError(f"{table} comes as text and has no single table to save; it lies in {written[1]}")
     if plot and study.is_first:
         written += draw(report, study)
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
@@ -79,16 +84,7 @@ def paper(
 def show(console: Console, report: Report) -> None:
     """The table on the screen; what the paper does not print follows it."""
     if report.lines:
-        view = Table(title=f"{report.table} ({report.label})", title_justify="left")
-        for name in ("task", "method"):
-            view.add_column(name)
-        view.add_column("n", justify="right")
-        for name in report.measures():
-            view.add_column(f"{MEASURES[name]}\nours", justify="right")
-            view.add_column("\npaper", justify="right", style="dim")
-        for row in report.cells():
-            view.add_row(*row)
-        console.print(view)
+        tables.show(console, report.as_table())
     if report.text:
         console.print(report.text, markup=False, soft_wrap=True)
     for note in report.notes:

@@ -16,6 +16,7 @@ from dapd.evaluation.paper import multi as multi_table
 from dapd.evaluation.paper import tau_min as tau_min_table
 from dapd.evaluation.paper.numbers import TITLES
 from dapd.evaluation.runs import Run
+from dapd.plots.axes import TITLE_PAD, percent_limits
 from dapd.plots.decoding import heatmap, segments, trajectory
 from dapd.plots.edges import Scores, edges
 from dapd.plots.figure import Grid, sheet
@@ -40,32 +41,41 @@ def tradeoff(report: Report, study: Study) -> list[Path]:
     """Score against steps, a panel per task: ours filled, the paper's hollow, a line between the two."""
     tasks = list(dict.fromkeys(line.column for line in report.lines))
     path = study.file(report.table, ".png")
-    with sheet(path, Grid(len(tasks), len(tasks), (2.4 * len(tasks) + 0.6, 3))) as drawing:
-        entries: dict[str, Any] = {}
+    columns = min(3, len(tasks))
+    size = (2.3 * columns + 0.6, 2.3 * -(-len(tasks) // columns) + 0.8)
+    with sheet(path, Grid(len(tasks), columns, size)) as drawing:
         for axis, task in zip(drawing.axes, tasks, strict=True):
-            for line in (line for line in report.lines if line.column == task):
-                entries |= _points(axis, line)
-            axis.set_title(task)
-            axis.set_xlabel("forward passes")
-            axis.grid(alpha=0.25, linewidth=0.5)
-        drawing.axes[0].set_ylabel("score (%); hollow: the paper's")
-        drawing.legend(entries.values(), entries.keys(), "lower center", len(entries))
+            lines = [line for line in report.lines if line.column == task]
+            axis.set_ylim(percent_limits(score for line in lines for score in _scores(line) if score is not None))
+            axis.set_title(task, pad=TITLE_PAD)
+            for line in lines:
+                _points(axis, line)
+            axis.set_xlim(left=0)
+        drawing.outer_labels("forward passes (per sample)", "score (%); hollow: the paper's")
+        drawing.legend()
     return [path]
 
 
-def _points(axis: Any, line: Line) -> dict[str, Any]:
+def _measure(line: Line) -> str:
+    return "accuracy" if "accuracy" in line.published else "score"
+
+
+def _scores(line: Line) -> tuple[float | None, float | None]:
+    """Ours and the paper's."""
+    return line.ours[_measure(line)], line.published[_measure(line)]
+
+
+def _points(axis: Any, line: Line) -> None:
     """One method's point and the paper's; a score that is missing here leaves the paper's alone."""
     names = {title: name for name, title in TITLES.items()}
     look = style(names.get(line.row, line.row))
-    measure = "accuracy" if "accuracy" in line.published else "score"
-    paper, ours = line.published, line.ours
-    hollow = axis.scatter(
-        paper["steps"], paper[measure], s=30, facecolors="none", edgecolors=look["color"], marker=look["marker"]
-    )
-    if ours[measure] is None:
-        return {line.row: hollow}
-    axis.plot([paper["steps"], ours["steps"]], [paper[measure], ours[measure]], lw=0.8, alpha=0.4, color=look["color"])
-    return {line.row: axis.scatter(ours["steps"], ours[measure], s=30, **look)}
+    ours, paper = _scores(line)
+    steps = line.ours["steps"], line.published["steps"]
+    hollow = {"facecolors": "none", "edgecolors": look["color"], "marker": look["marker"]}
+    axis.scatter(steps[1], paper, s=30, clip_on=False, label=line.row, **hollow)
+    if ours is not None:
+        axis.plot(steps, (ours, paper), lw=0.8, alpha=0.4, color=look["color"])
+        axis.scatter(steps[0], ours, s=30, clip_on=False, label=line.row, **look)
 
 
 def behaviour(report: Report, study: Study) -> list[Path]:

@@ -10,17 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from dapd.cli.generate import calm_threads
+from dapd.cli.view import picked
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.compare import read_results
 from dapd.evaluation.summary import Row, summarise
+from dapd.fields import split_pair
 from dapd.files import parse_json
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.lab.tasks import get
 from dapd.plots import decoding, edges, toy
-from dapd.plots.figure import check_suffix
+from dapd.plots.figure import AS_IT_COMES, Layout, check_suffix
 from dapd.plots.states import states
 from dapd.plots.tradeoff import tradeoff
-from dapd.trace import Trace, read_traces
+from dapd.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Asked:
     n: int
     max_new_tokens: int
     tau: list[float]
+    row: int | None = None
+    layout: Layout = AS_IT_COMES
 
     def traces(self) -> list[Trace]:
         if not self.inputs:
             raise DapdError("give at least one trace file (`dapd generate --trace FILE`)")
-        return [trace for path in self.inputs for trace in read_traces(path)]
+        return picked(self.inputs, self.row)
 
 
 def plot(
@@ -52,13 +56,22 @@ def plot(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .png, .svg or .pdf.")] = Path("figure.png"),
-    until: Annotated[float, typer.Option(help="trajectory, heatmap: draw so large a share of the decoding.")] = 1.0,
+    until: Annotated[float, typer.Option(help="trajectory, heatmap: the share of the decoding to draw.")] = 1.0,
+    row: Annotated[
+        int | None, typer.Option(min=1, help="Kinds of traces: which trace of each file, from 1; default: all.")
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="Width and height in inches, '7x4'; default: by content.")] = None,
+    title: Annotated[str | None, typer.Option(help="A heading over the figure.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Other words for a decoder, an axis or a panel: 'klass=KLASS'; may be repeated."),
+    ] = None,
     model: Annotated[
         str, typer.Option("--model", "-m", help="edges: lab, a folder, a hub id, or random:SHAPE.")
     ] = DEFAULT_MODEL,
     prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="edges: take test prompts of this lab task.")] = None,
-    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many of the task's.")] = 4,
+    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of it.")] = 4,
     max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens.")] = 128,
     tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
 ) -> None:
@@ -66,15 +79,30 @@ def plot(
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)
     check_suffix(out)
-    asked = Asked(inputs or [], out, until, model, prompt or [], task, n, max_new_tokens, tau or [0.01])
+    if row is not None and kind not in OF_TRACES:
+        raise DapdError(f"--row picks a trace, and {kind} is not drawn from traces ({', '.join(OF_TRACES)} are)")
+    layout = Layout(read_size(size), title, dict(split_pair(pair, "--label") for pair in label or []))
+    taus = tau or [0.01]
+    asked = Asked(inputs or [], out, until, model, prompt or [], task, n, max_new_tokens, taus, row, layout)
     KINDS[kind](asked)
     print(f"wrote {out}")
+
+
+def read_size(text: str | None) -> tuple[float, float] | None:
+    """Inches across and down, from '7x4'."""
+    if text is None:
+        return None
+    across, _, down = text.partition("x")
+    try:
+        return float(across), float(down)
+    except ValueError:
+        raise DapdError(f"--size is {text!r}; give width and height in inches, as in 7x4") from None
 
 
 def _tradeoff(asked: Asked) -> None:
     if not asked.inputs:
         raise DapdError("give a folder or a summary.json of `dapd compare`")
-    tradeoff([row for path in asked.inputs for row in read_rows(path)], asked.out)
+    tradeoff([row for path in asked.inputs for row in read_rows(path)], asked.out, layout=asked.layout)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -107,21 +135,22 @@ def _edges(asked: Asked) -> None:
     lm = load(asked.model)
     calm_threads(lm)
     scores = edges.collect(lm, [lm.question(text) for text in texts], n_new=asked.max_new_tokens, taus=asked.tau)
-    edges.edges(scores, asked.out, Path(asked.model).name)
+    edges.edges(scores, asked.out, Path(asked.model).name, layout=asked.layout)
 
 
 def _toy(asked: Asked) -> None:
     if len(asked.inputs) > 1:
         raise DapdError("give one results.json or run folder of the toy, or none for the model that is shipped")
-    toy.toy(asked.inputs[0] if asked.inputs else None, asked.out)
+    toy.toy(asked.inputs[0] if asked.inputs else None, asked.out, asked.layout)
 
 
 KINDS: dict[str, Callable[[Asked], None]] = {
-    "trajectory": lambda asked: decoding.trajectory(asked.traces(), asked.out, asked.until),
-    "heatmap": lambda asked: decoding.heatmap(asked.traces(), asked.out, asked.until),
-    "segments": lambda asked: decoding.segments(asked.traces(), asked.out),
-    "states": lambda asked: states(asked.traces(), asked.out),
+    "trajectory": lambda asked: decoding.trajectory(asked.traces(), asked.out, asked.until, layout=asked.layout),
+    "heatmap": lambda asked: decoding.heatmap(asked.traces(), asked.out, asked.until, layout=asked.layout),
+    "segments": lambda asked: decoding.segments(asked.traces(), asked.out, layout=asked.layout),
+    "states": lambda asked: states(asked.traces(), asked.out, layout=asked.layout),
     "tradeoff": _tradeoff,
     "edges": _edges,
     "toy": _toy,
 }
+OF_TRACES = ("trajectory", "heatmap", "segments", "states")

@@ -32,6 +32,6 @@ def picked(paths: list[Path], row: int | None) -> list[Trace]:
     for path in paths:
         held = read_traces(path)
         if row is not None and row > len(held):
-            raise DapdError(f"{path} holds {len(held)} traces; there is no row {row}")
+            raise DapdError(f"{path} holds {len(held)} trace{'s' * (len(held) > 1)}; there is no row {row}")
         traces += held if row is None else [held[row - 1]]
     return traces

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dapd.evaluation.compare import Result
+from dapd.table import Table
 
 NORMAL_95 = 1.959964
-"""So many standard deviations on either side hold 95% of a normal distribution."""
+"""Standard deviations on either side of the mean that hold 95% of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,29 @@ def areas(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         families = dict.fromkeys(row.family for row in here)
         out[task] = {f: parallelism([row for row in here if row.family == f], best) for f in families}
     return out
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """A row per task and decoder; a star in the column `front` marks those that no other of the task beats."""
+    area = areas(rows)
+    best = {task: pareto([row for row in rows if row.task == task]) for task in area}
+    cells = [
+        (
+            row.task,
+            row.decoder,
+            "*" if row in best[row.task] else "",
+            str(row.prompts),
+            f"{row.score:.1f}",
+            f"{row.low:.1f}-{row.high:.1f}",
+            f"{row.nfe:.1f}",
+            f"{row.tokens_per_forward:.2f}",
+            f"{row.seconds:.2f}",
+            f"{area[row.task][row.family]:.0f}",
+        )
+        for row in rows
+    ]
+    head = ("task", "decoder", "front", "prompts", "score %", "95%", "passes", "per pass", "seconds", "AUP")
+    return Table(head, cells, words=3)
 
 
 def fewest_at(rows: Sequence[Row], score: float) -> Row | None:

@@ -12,80 +12,80 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.plots.figure import WIDE, Grid, check_suffix, plain, sheet
-from dapd.plots.palette import STEPS, colour, family, labels
+from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, check_suffix, plain, sheet
+from dapd.plots.palette import STEPS, colour, family, labels, style
 from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 
 BINS = 100
 """Points of normalised progress at which curves are averaged."""
 MOST_PANELS = 12
+WHEN = "decided at (% of passes)"
+"""What the colours say: how much of the decoding was done when the pass began that decided a token."""
 
 
 def trajectory(
-    traces: Sequence[Trace], path: Path | None = None, until: float = 1.0, *, axes: Sequence[Any] | None = None
+    traces: Sequence[Trace],
+    path: Path | None = None,
+    until: float = 1.0,
+    *,
+    layout: Layout = AS_IT_COMES,
+    axes: Sequence[Any] | None = None,
 ) -> None:
-    """A panel per trace: positions across, progress down, each token in the colour of its step from then on."""
+    """A panel per trace: positions across, progress down, each token in the colour of its pass from then on."""
     check(traces, path, until)
     if len(traces) > MOST_PANELS:
         raise DapdError(f"{len(traces)} trajectories in one figure cannot be read; give at most {MOST_PANELS} traces")
     columns = 2 if len(traces) > 1 else 1
     lines = -(-len(traces) // columns)
     grid = Grid(len(traces), columns, (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.35), sharey=True)
-    with sheet(path, grid, axes) as drawing:
-        image = None
+    with sheet(path, grid, axes, layout) as drawing:
         for axis, trace, label in zip(drawing.axes, traces, labels(traces), strict=True):
             steps = max(1, round(until * trace.nfe))
-            born = births(trace)[None]
-            shades = torch.where(born <= torch.arange(1, steps + 1)[:, None], born, torch.nan)
-            image = axis.imshow(
-                (shades - 1) / max(1, trace.nfe - 1),
-                aspect="auto",
-                interpolation="nearest",
-                cmap=STEPS,
-                vmin=0,
-                vmax=until,
-                extent=(0, len(trace.slots), 100 * steps / trace.nfe, 0),
-            )
-            axis.set_title(plain(f"{label} ({trace.nfe} passes)"))
-            _frame(axis)
-        drawing.outer_labels("token position", "progress (%)")
-        drawing.bar(image, "decided at (share of passes)")
+            image = _picture(axis, births(trace), torch.arange(steps) / trace.nfe, steps / trace.nfe, until)
+            axis.set_title(plain(f"{label} ({trace.nfe} pass{'es' * (trace.nfe > 1)})"))
+        drawing.outer_labels("token position", "progress (% of passes)")
+        drawing.bar(image, WHEN)
 
 
 def heatmap(
-    traces: Sequence[Trace], path: Path | None = None, until: float = 1.0, *, axes: Sequence[Any] | None = None
+    traces: Sequence[Trace],
+    path: Path | None = None,
+    until: float = 1.0,
+    *,
+    layout: Layout = AS_IT_COMES,
+    axes: Sequence[Any] | None = None,
 ) -> None:
-    """A panel per decoder: the share of samples in which a position is decided, over normalised progress."""
+    """A panel per decoder: the trajectory of the typical sample.
+
+    A position is white until half of the samples have decided it, and from then on has the colour of that moment: light
+    is early, as in the paper.
+    """
     check(traces, path, until)
     groups = by_family(traces)
     columns = min(2, len(groups))
     lines = -(-len(groups) // columns)
     size = (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.4)
-    with sheet(path, Grid(len(groups), columns, size, sharex=True, sharey=True), axes) as drawing:
-        image = None
+    with sheet(path, Grid(len(groups), columns, size, sharex=True, sharey=True), axes, layout) as drawing:
         for axis, (name, group) in zip(drawing.axes, groups.items(), strict=True):
-            mean = torch.stack([decided(trace, until) for trace in _same_length(group)]).mean(0)
-            image = axis.imshow(
-                torch.where(mean > 0, mean, torch.nan),
-                aspect="auto",
-                interpolation="nearest",
-                cmap=STEPS,
-                vmin=0,
-                vmax=1,
-                extent=(0, mean.shape[1], 100 * until, 0),
-            )
+            typical = torch.stack([births(trace) for trace in _same_length(group)]).median(0).values
+            image = _picture(axis, typical, torch.linspace(0, until, BINS + 1)[:-1], until, until)
             axis.set_title(plain(f"{name} ({len(group)} sample{'s' * (len(group) > 1)})"), pad=13)
-            _frame(axis)
             _questions(axis, group)
-        drawing.outer_labels("token position", "progress (%)")
-        drawing.bar(image, "share of samples decided")
+        drawing.outer_labels("token position", "progress (% of passes)")
+        drawing.bar(image, WHEN if len(traces) == len(groups) else "half of the samples decided it at (% of passes)")
 
 
-def segments(traces: Sequence[Trace], path: Path | None = None, *, axes: Sequence[Any] | None = None) -> None:
+def segments(
+    traces: Sequence[Trace],
+    path: Path | None = None,
+    *,
+    layout: Layout = AS_IT_COMES,
+    axes: Sequence[Any] | None = None,
+) -> None:
     """Mean segment count with its spread, over forward passes and over normalised progress: two panels."""
     check(traces, path, 1.0)
-    with sheet(path, Grid(2, 2, (WIDE, 2.7), sharey=True), axes) as drawing:
+    with sheet(path, Grid(2, 2, (WIDE, 2.9), sharey=True), axes, layout) as drawing:
         passes, progress = drawing.axes
         for name, group in by_family(traces).items():
             counts = [torch.tensor([0.0, *(float(r.segments) for r in trace.steps)]) for trace in group]
@@ -95,26 +95,44 @@ def segments(traces: Sequence[Trace], path: Path | None = None, *, axes: Sequenc
             even = torch.stack([c[(torch.linspace(0, 1, BINS + 1) * (len(c) - 1)).long()] for c in counts])
             _band(progress, torch.linspace(0, 100, BINS + 1), even, name, len(group))
         passes.set_xlabel("forward passes")
-        progress.set_xlabel("progress (%)")
-        passes.set_ylabel("segments")
+        progress.set_xlabel("progress (% of passes)")
+        passes.set_ylabel("segments (count)")
         for axis in drawing.axes:
-            axis.grid(alpha=0.25, linewidth=0.5)
             axis.set_ylim(bottom=0)
-            axis.margins(x=0.01)
-        handles, names = passes.get_legend_handles_labels()
-        drawing.legend(handles, names, "upper center", min(5, len(names)))
+            axis.set_xlim(left=0, right=None if axis is passes else 100)
+        drawing.legend(passes)
 
 
 def births(trace: Trace) -> Float[Tensor, " slots"]:
-    """The step that decided each slot; infinite for those that none did."""
+    """How much of the decoding was done when the pass began that decided each slot; infinite where none did.
+
+    The first pass begins at 0 and the last of four at 0.75, which is where a picture of progress shows its tokens.
+    """
     when = {p: record.step for record in trace.steps for p in (*record.positions, *record.tail)}
-    return torch.tensor([when.get(position, torch.inf) for position in trace.slots])
+    return torch.tensor([(when.get(position, torch.inf) - 1) / trace.nfe for position in trace.slots])
 
 
-def decided(trace: Trace, until: float = 1.0) -> Float[Tensor, "bins slots"]:
-    """1 where a slot is decided, at points of progress from 0 to `until`."""
-    passes = torch.linspace(0, until, BINS + 1)[1:] * trace.nfe
-    return (births(trace)[None] <= passes.ceil()[:, None]).float()
+def unmasked(born: Float[Tensor, " slots"], points: Float[Tensor, " points"]) -> Float[Tensor, "points slots"]:
+    """When each slot was decided, at the points of progress from then on; nan before."""
+    return torch.where(born[None] <= points[:, None], born[None], torch.nan)
+
+
+def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) -> Any:
+    """The slots across, progress down to `end`; colours reach to `until`, so that panels can share their scale."""
+    for side in axis.spines.values():
+        side.set_visible(True)
+        side.set_color("#bbbbbb")
+    axis.tick_params(length=2.5, color="#bbbbbb")
+    axis.grid(visible=False)
+    return axis.imshow(
+        100 * unmasked(born, points),
+        aspect="auto",
+        interpolation="nearest",
+        cmap=STEPS,
+        vmin=0,
+        vmax=100 * until,
+        extent=(0, len(born), 100 * end, 0),
+    )
 
 
 def by_family(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
@@ -143,7 +161,9 @@ def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
 
 def _band(axis: Any, x: Tensor, values: Float[Tensor, "samples points"], name: str, n: int) -> None:
     """The mean and the middle 80% of the samples."""
-    axis.plot(x, values.mean(0), color=colour(name), label=plain(name if n == 1 else f"{name} ({n})"))
+    now_and_then = max(1, len(x) // 8)
+    look = {**style(name), "markersize": 4.5, "markevery": (now_and_then, now_and_then)}
+    axis.plot(x, values.mean(0), label=plain(name if n == 1 else f"{name} ({n} samples)"), **look)
     if n > 1:
         low, high = torch.quantile(values, torch.tensor([0.1, 0.9]), dim=0)
         axis.fill_between(x, low, high, color=colour(name), alpha=0.15, linewidth=0)
@@ -164,10 +184,3 @@ def _questions(axis: Any, group: Sequence[Trace]) -> None:
             axis.axvline(at, color="#D55E00", lw=1, alpha=0.8)
             above = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
             axis.annotate(name, (at, 1), (0, 2), fontsize=6.5, color="#8a3d00", **above)
-
-
-def _frame(axis: Any) -> None:
-    for side in axis.spines.values():
-        side.set_visible(True)
-        side.set_color("#bbbbbb")
-    axis.tick_params(length=2.5, color="#bbbbbb")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -15,7 +14,8 @@ from torch import Tensor
 from dapd.errors import DapdError
 from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.generation import DiffusionLM
-from dapd.plots.figure import WIDE, Grid, plain, sheet
+from dapd.plots.axes import log_axis
+from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, plain, sheet
 
 STAGES = ("first third", "second third", "last third")
 SHADES = ("#7ad151", "#22a884", "#414487")
@@ -50,12 +50,19 @@ def collect(
     return Scores(counter.counts.double(), dict(zip(taus, counter.below.tolist(), strict=True)))
 
 
-def edges(scores: Scores, path: Path | None = None, name: str = "", *, axes: Sequence[Any] | None = None) -> None:
+def edges(
+    scores: Scores,
+    path: Path | None = None,
+    name: str = "",
+    *,
+    layout: Layout = AS_IT_COMES,
+    axes: Sequence[Any] | None = None,
+) -> None:
     """The histogram on a logarithmic axis, with the taus and the share of pairs under them: one panel."""
     if not scores.n:
         raise DapdError("no pairs of masks were seen; decode more than one new token")
     share = 100 * scores.counts / scores.n
-    with sheet(path, Grid(1, 1, (WIDE, 2.7)), axes) as drawing:
+    with sheet(path, Grid(1, 1, (WIDE, 3.1)), axes, layout) as drawing:
         [axis] = drawing.axes
         axis.hist(
             [scores.edges[:-1]] * len(STAGES),
@@ -69,11 +76,10 @@ def edges(scores: Scores, path: Path | None = None, name: str = "", *, axes: Seq
             words = f"τ = {tau:g}: {100 * below / scores.n:.1f}% below"
             axis.axvline(tau, color="#D55E00", lw=1.3, ls=dash, label=words)
         axis.set_ylim(0, 1.05 * float(share.sum(0).max()))
-        axis.set_xscale("log")
         filled = share.sum(0).nonzero().flatten()
-        axis.set_xlim(10 ** math.floor(LOWEST - LOWEST * int(filled[0]) / BINS), 1)
-        axis.set_xlabel("edge score between two masks (divided by the row's largest)")
-        axis.set_ylabel("pairs (%)")
+        log_axis(axis, min([scores.edges[int(filled[0])], *scores.below]), 1.0)
+        axis.set_xlim(right=1)
+        axis.set_xlabel("edge score of two masks (share of the largest in its row)")
+        axis.set_ylabel("pairs of masks (%)")
         axis.set_title(plain(f"{name}{': ' if name else ''}{scores.n:,} scores"))
-        handles, names = axis.get_legend_handles_labels()
-        drawing.legend(handles, names, "right center", 1)
+        drawing.legend()

@@ -7,10 +7,11 @@ who has axes already hands them over, and gets the panels drawn there, in the ca
 from __future__ import annotations
 
 import importlib.util
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ LOOK = {
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9,
+    "figure.titlesize": 11,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
     "xtick.labelsize": 8,
@@ -28,14 +30,42 @@ LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
     "lines.linewidth": 1.6,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "dapd",
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.09,
+    "figure.constrained_layout.h_pad": 0.09,
 }
 WIDE = 7.0
 """Inches: the width of a page's text."""
+LARGEST = 40.0
+"""Inches: a larger figure is a slip of the hand."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a caller may say about a figure, whatever it shows."""
+
+    size: tuple[float, float] | None = None
+    """Width and height in inches; None: as the figure's content asks for."""
+    title: str | None = None
+    """A heading over the whole figure."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Other words for those that the figure would show: a decoder's name, an axis, a panel's title."""
+
+    def __post_init__(self) -> None:
+        if self.size is not None and not all(0 < inches <= LARGEST for inches in self.size):
+            across, down = self.size
+            raise DapdError(f"a figure of {across:g} x {down:g} inches; both must be above 0 and at most {LARGEST:g}")
+
+
+AS_IT_COMES = Layout()
 
 
 @dataclass(frozen=True)
@@ -62,28 +92,31 @@ class Sheet:
     grid: Grid
     own: bool
     """Whether the figure is ours; on a caller's we keep to the panels."""
+    entries: dict[str, Any] = field(default_factory=dict)
+    """The legend so far: what stands for each name. It is drawn last, when the names are final."""
 
     @property
     def figure(self) -> Any:
         return self.axes[0].figure
 
-    def legend(self, handles: Iterable[Any], names: Iterable[str], place: str, columns: int) -> None:
-        """One legend: outside of the panels of our figures, in the first panel of a caller's."""
-        if self.own:
-            self.figure.legend(list(handles), list(names), loc=f"outside {place}", ncols=columns)
-        else:
-            self.axes[0].legend(list(handles), list(names))
+    def legend(self, *axes: Any) -> None:
+        """One legend of all that the panels name: below the panels of our figures, in the first panel of a caller's."""
+        for axis in axes or self.axes:
+            handles, names = axis.get_legend_handles_labels()
+            self.entries.update(zip(names, handles, strict=True))
+        if not self.own:
+            self.axes[0].legend(self.entries.values(), self.entries.keys())
 
-    def bar(self, image: Any, label: str) -> None:
-        """The scale of the panels' colours."""
-        bar = self.figure.colorbar(image, ax=self.axes, aspect=30, pad=0.02)
+    def bar(self, image: Any, label: str, place: str = "right") -> None:
+        """The scale of the panels' colours, in percent."""
+        bar = self.figure.colorbar(image, ax=self.axes, aspect=30, pad=0.02, location=place)
         bar.set_label(label)
         bar.outline.set_visible(False)
 
     def outer_labels(self, across: str, down: str) -> None:
         """Labels at the outer panels only; at all of a caller's, who may have put them anywhere."""
         for number, axis in enumerate(self.axes):
-            if self.own:
+            if self.own and self.grid.sharex | self.grid.sharey:
                 axis.label_outer()
             if not self.own or number + self.grid.columns >= len(self.axes):
                 axis.set_xlabel(across)
@@ -91,19 +124,62 @@ class Sheet:
             if not self.own or number % self.grid.columns == 0:
                 axis.set_ylabel(down)
 
+    def finish(self, layout: Layout) -> None:
+        """The caller's words, the heading, and the legend in as many columns as the figure is wide enough for."""
+        names = self._say(layout.labels)
+        if layout.title:
+            self.figure.suptitle(plain(layout.title))
+        for columns in range(min(4, len(names)), 0, -1):
+            legend = self.figure.legend(
+                list(self.entries.values()), names, loc="outside lower center", ncols=columns, columnspacing=1.5
+            )
+            if columns == 1 or legend.get_window_extent().width <= 0.96 * self.figure.bbox.width:
+                return
+            legend.remove()
+
+    def _say(self, labels: Mapping[str, str]) -> list[str]:
+        """Put the caller's words in the place of ours, all at once and only whole ones; the legend's names."""
+        words = {plain(old): plain(new) for old, new in labels.items()}
+        texts = [text for axis in self.figure.axes for text in _texts_of(axis)]
+        shown = [*(text.get_text() for text in texts), *self.entries]
+        for old in words:
+            if not any(re.search(_whole(old), text) for text in shown):
+                there = ", ".join(repr(text) for text in dict.fromkeys(shown) if text)
+                raise DapdError(f"the figure has no {old!r} to be labelled anew; it shows {there}")
+        if not words:
+            return list(self.entries)
+        pattern = "|".join(_whole(old) for old in sorted(words, key=len, reverse=True))
+        for text in texts:
+            text.set_text(re.sub(pattern, lambda found: words[found[0]], text.get_text()))
+        return [re.sub(pattern, lambda found: words[found[0]], name) for name in self.entries]
+
+
+def _texts_of(axis: Any) -> list[Any]:
+    """The titles and the labels of a panel."""
+    return [axis.title, axis._left_title, axis.xaxis.label, axis.yaxis.label]
+
+
+def _whole(name: str) -> str:
+    """A pattern for a name that is no part of a longer one: dapd is none of dapd-direct."""
+    return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
+
 
 def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
 @contextmanager
-def sheet(path: Path | None, grid: Grid, axes: Sequence[Any] | None = None) -> Iterator[Sheet]:
+def sheet(
+    path: Path | None, grid: Grid, axes: Sequence[Any] | None = None, layout: Layout = AS_IT_COMES
+) -> Iterator[Sheet]:
     """A figure that is written to `path` at the end, or the panels that the caller gave."""
     if (path is None) == (axes is None):
         raise DapdError("a figure goes either to a file or to given axes: give one of path and axes")
     if axes is not None:
         if len(axes) != grid.panels:
             raise DapdError(f"{grid.panels} panels are to be drawn, but {len(axes)} axes were given")
+        if layout != AS_IT_COMES:
+            raise DapdError("size, title and labels are of figures that go to a file; set them on your own axes")
         yield Sheet(list(axes), grid, own=False)
         return
     assert path is not None
@@ -114,11 +190,13 @@ def sheet(path: Path | None, grid: Grid, axes: Sequence[Any] | None = None) -> I
     except ImportError:
         raise missing_extra("matplotlib", "plots", "drawing figures") from None
     with context(["default", LOOK]):
-        figure = Figure(figsize=grid.size)
+        figure = Figure(figsize=layout.size or grid.size)
         panels = figure.subplots(grid.lines, grid.columns, squeeze=False, sharex=grid.sharex, sharey=grid.sharey)
         for axis in panels.flat[grid.panels :]:
             axis.set_visible(False)
-        yield Sheet(list(panels.flat[: grid.panels]), grid, own=True)
+        drawing = Sheet(list(panels.flat[: grid.panels]), grid, own=True)
+        yield drawing
+        drawing.finish(layout)
         save(figure, path)
 
 

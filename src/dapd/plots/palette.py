@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from dapd.settings import describe
 from dapd.strategies import PRESETS
@@ -25,7 +27,8 @@ COLOURS = {
     "control-confidence": "#B8860B",
     "dream": "#444444",
 }
-OTHER = "#888888"
+HUES, LIGHTS = 24, (0.38, 0.52, 0.66)
+"""Colours that the names of other decoders are spread over."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d")
 STEPS = "viridis_r"
 """By step: light is early, as in the paper; even in lightness."""
@@ -33,13 +36,16 @@ STEPS = "viridis_r"
 
 def style(family: str) -> dict[str, Any]:
     """Colour and marker of a decoder."""
-    names = list(COLOURS)
-    place = names.index(family) if family in COLOURS else len(names)
-    return {"color": COLOURS.get(family, OTHER), "marker": MARKERS[place % len(MARKERS)]}
+    place = list(COLOURS).index(family) if family in COLOURS else crc32(family.encode()) >> 16
+    return {"color": colour(family), "marker": MARKERS[place % len(MARKERS)]}
 
 
 def colour(family: str) -> str:
-    return COLOURS.get(family, OTHER)
+    """A decoder's colour; one of a user's own gets it from its name, so that it is the same in every figure."""
+    if family in COLOURS:
+        return COLOURS[family]
+    level, hue = divmod(crc32(family.encode()) % (HUES * len(LIGHTS)), HUES)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(hue / HUES, LIGHTS[level], 0.55))
 
 
 def family(trace: Trace) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
-from dapd.plots.decoding import births, check
-from dapd.plots.figure import WIDE, Grid, plain, sheet
+from dapd.plots.decoding import WHEN, births, check
+from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, plain, sheet
 from dapd.plots.palette import STEPS, labels
 from dapd.trace import Trace
 
@@ -18,7 +18,8 @@ COLUMNS = 104
 POINTS = (0.25, 0.5, 0.75, 1.0)
 LINE = 0.135
 """Height of a line, in inches."""
-MOST = 400
+MOST_TOKENS = 400
+MOST_TRACES = 4
 MASKED = "#e4e7eb"
 
 
@@ -32,26 +33,37 @@ class Token:
     slot: int
 
 
-def states(traces: Sequence[Trace], path: Path | None = None, *, axes: Sequence[Any] | None = None) -> None:
-    """A panel for each quarter of the passes: what is decided by then, and boxes for the rest."""
+def states(
+    traces: Sequence[Trace],
+    path: Path | None = None,
+    *,
+    layout: Layout = AS_IT_COMES,
+    axes: Sequence[Any] | None = None,
+) -> None:
+    """A panel for each quarter of the passes, trace by trace: what is decided by then, and boxes for the rest."""
     check(traces, path, 1.0)
-    if len(traces) > 1 or len(traces[0].slots) > MOST:
-        raise DapdError(f"the states of one trace of at most {MOST} new tokens are drawn at a time")
-    trace = traces[0]
-    tokens = list(layout(trace))
-    lines = tokens[-1].line + 1
-    height = lines * LINE + 0.05
-    with sheet(path, Grid(len(POINTS), 1, (WIDE, len(POINTS) * (height + 0.3))), axes) as drawing:
-        for axis, point in zip(drawing.axes, POINTS, strict=True):
-            passes = max(1, round(point * trace.nfe))
-            _panel(axis, trace, tokens, passes)
-            axis.set_xlim(0, COLUMNS + 2)
-            axis.set_ylim(lines, 0)
-            axis.axis("off")
-            axis.set_title(plain(f"{labels(traces)[0]}, pass {passes} of {trace.nfe}"), loc="left", pad=3)
+    if len(traces) > MOST_TRACES:
+        raise DapdError(f"{len(traces)} texts cannot be read in one figure; give at most {MOST_TRACES} (--row picks)")
+    if any(len(trace.slots) > MOST_TOKENS for trace in traces):
+        raise DapdError(f"the states of at most {MOST_TOKENS} new tokens can be read in a figure")
+    texts = [list(placed(trace)) for trace in traces]
+    lines = max(tokens[-1].line for tokens in texts) + 1
+    panels = len(POINTS) * len(traces)
+    size = (WIDE, panels * (lines * LINE + 0.35) + 0.6)
+    with sheet(path, Grid(panels, 1, size), axes, layout) as drawing:
+        panel = iter(drawing.axes)
+        for trace, tokens, label in zip(traces, texts, labels(traces), strict=True):
+            for passes in [max(1, round(point * trace.nfe)) for point in POINTS]:
+                axis = next(panel)
+                _panel(axis, trace, tokens, passes)
+                axis.set_xlim(0, COLUMNS + 2)
+                axis.set_ylim(lines, 0)
+                axis.axis("off")
+                axis.set_title(plain(f"{label}, pass {passes} of {trace.nfe}"), loc="left", pad=3)
+        drawing.bar(_scale(), WHEN, "bottom")
 
 
-def layout(trace: Trace) -> Iterator[Token]:
+def placed(trace: Trace) -> Iterator[Token]:
     """The tokens on a grid, broken at line ends and at the margin; the end's filling is left out."""
     said = {
         position: (text, token)
@@ -74,14 +86,12 @@ def layout(trace: Trace) -> Iterator[Token]:
 
 
 def _panel(axis: Any, trace: Trace, tokens: Sequence[Token], passes: int) -> None:
-    from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    born, colours = births(trace).tolist(), colormaps[STEPS]
+    born, scale = births(trace).tolist(), _scale()
     for token in tokens:
-        step = born[token.slot]
-        done = step <= passes
-        shade: Any = colours((step - 1) / max(1, trace.nfe - 1)) if done else MASKED
+        done = born[token.slot] * trace.nfe < passes - 0.5
+        shade: Any = scale.to_rgba(100 * born[token.slot]) if done else MASKED
         box = (token.column + 0.05, token.line + 0.06)
         axis.add_patch(Rectangle(box, len(token.text) - 0.1, 0.88, facecolor=shade, linewidth=0))
         if done:
@@ -90,3 +100,11 @@ def _panel(axis: Any, trace: Trace, tokens: Sequence[Token], passes: int) -> Non
             place = (token.column, token.line + 0.5)
             look = {"family": "monospace", "fontsize": 7.4, "va": "center_baseline", "parse_math": False}
             axis.text(*place, token.text, color=ink, **look)
+
+
+def _scale() -> Any:
+    """From progress in percent to a colour."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(0, 100), STEPS)

@@ -16,17 +16,16 @@ from dapd.mrf.paths import Paths, sample_paths
 from dapd.mrf.report import Report
 from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.study import pair_scores
-from dapd.plots.figure import WIDE, Grid, check_suffix, has_matplotlib, plain, sheet
-from dapd.plots.palette import OTHER, colour, style
+from dapd.plots.axes import TITLE_PAD, Mark, draw_marks
+from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, check_suffix, has_matplotlib, plain, sheet
+from dapd.plots.palette import colour, style
 
 EDGE, NON_EDGE = colour("dapd-staged"), colour("fast-dllm")
 N_PATHS = 20
 LAYERS = {"last 2": "last two layers", "all": "all layers"}
-ORACLE = {"color": "#F0E442", "marker": "*", "markersize": 15, "markeredgecolor": "black", "markeredgewidth": 0.7}
-"""Yellow, which the palette leaves free, needs an outline on white."""
 DECODERS: dict[str, dict[str, Any]] = {
-    "true graph": ORACLE,
-    "top-k": {"color": OTHER, "marker": "<"},
+    "true graph": {"color": "#B59F00", "marker": "*"},
+    "top-k": {"color": "#888888", "marker": "<"},
     "threshold": style("fast-dllm"),
     "EB": style("eb-sampler"),
     "KLASS": style("klass"),
@@ -47,26 +46,26 @@ def report_figures(report: Report, folder: Path) -> list[Path]:
     return paths
 
 
-def toy(source: Path | None, path: Path) -> None:
+def toy(source: Path | None, path: Path, layout: Layout = AS_IT_COMES) -> None:
     """From results (.json or its folder): what a threshold finds, AUC by step. From a run: the scores themselves."""
     check_suffix(path)
     results = source / "results.json" if source is not None and source.is_dir() else source
     if results is not None and results.suffix == ".json" and (results.is_file() or source == results):
-        return measures(_read(results), path)
+        return measures(_read(results), path, layout)
     if source is not None and not (source / "recipe.json").is_file():
         raise DapdError(f"{source} is neither a toy report's results.json nor a toy run's folder")
-    return distributions(sample_paths(load_run(source or SHIPPED).network, N_PATHS, 0), path)
+    return distributions(sample_paths(load_run(source or SHIPPED).network, N_PATHS, 0), path, layout)
 
 
-def measures(report: dict[str, Any], path: Path) -> None:
+def measures(report: dict[str, Any], path: Path, layout: Layout = AS_IT_COMES) -> None:
     """Left: the share of pairs above a threshold. Right: AUC at each step beside the paper's."""
-    with sheet(path, Grid(2, 2, (WIDE, 2.7))) as drawing:
+    with sheet(path, Grid(2, 2, (WIDE, 3.2)), layout=layout) as drawing:
         cuts, steps = drawing.axes
         try:
             for (name, rows), dash in zip(report["scores"]["cuts"].items(), ("-", "--", ":"), strict=False):
                 taus = [row["tau"] for row in rows]
                 for key, shade, kind in (("edges_found", EDGE, "edges"), ("false_edges", NON_EDGE, "non-edges")):
-                    look = {"color": shade, "marker": "o", "ms": 3.5}
+                    look = {"color": shade, "marker": "o", "ms": 3.5, "clip_on": False}
                     label = plain(f"{kind}, {LAYERS.get(name, name)}")
                     cuts.plot(taus, [100 * row[key] for row in rows], dash, label=label, **look)
             ours = next(iter(report["evaluation"]["selections"].values()))["steps"]
@@ -77,11 +76,10 @@ def measures(report: dict[str, Any], path: Path) -> None:
             raise DapdError(f"{said}: no {error}") from None
         _by_step(steps, mean, spread)
         cuts.set_xlabel("threshold τ on the row-max score")
-        cuts.set_ylabel("pairs above it (%)")
-        cuts.set_ylim(0, 103)
-        cuts.legend(fontsize=7.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=3.2)
-        for axis in (cuts, steps):
-            axis.grid(alpha=0.25, linewidth=0.5)
+        cuts.set_ylabel("pairs above the threshold (%)")
+        cuts.set_xlim(0, 1)
+        cuts.set_ylim(0, 100)
+        drawing.legend()
 
 
 def _by_step(axis: Any, mean: list[float], spread: list[float]) -> None:
@@ -94,18 +92,18 @@ def _by_step(axis: Any, mean: list[float], spread: list[float]) -> None:
         alpha=0.15,
         linewidth=0,
     )
-    axis.plot(x, mean, color=EDGE, marker="o", ms=4, label="here")
+    axis.plot(x, mean, color=EDGE, marker="o", ms=4, label="AUC here")
     published = [row.auc for row in paper.STEPS]
-    axis.plot(range(1, len(published) + 1), published, color="#555555", ls="--", marker="s", ms=3.5, label="paper")
+    look = {"color": "#555555", "ls": "--", "marker": "s", "ms": 3.5}
+    axis.plot(range(1, len(published) + 1), published, label="AUC in the paper", **look)
     axis.set_xlabel("decoding step")
     axis.set_ylabel("AUC of edges against non-edges")
-    axis.set_ylim(0.5, 1.01)
-    axis.legend(loc="lower left")
+    axis.set_ylim(0.5, 1)
 
 
-def distributions(paths: Paths, path: Path) -> None:
+def distributions(paths: Paths, path: Path, layout: Layout = AS_IT_COMES) -> None:
     """Histograms of the scores of edges and non-edges: raw, and divided by the row's largest."""
-    with sheet(path, Grid(4, 2, (WIDE, 4.2))) as drawing:
+    with sheet(path, Grid(4, 2, (WIDE, 4.6)), layout=layout) as drawing:
         rows = (drawing.axes[:2], drawing.axes[2:])
         for row, selection in zip(rows, LAYERS, strict=True):
             for axis, row_max in zip(row, (False, True), strict=True):
@@ -118,42 +116,41 @@ def distributions(paths: Paths, path: Path) -> None:
                     axis.stairs(heights.tolist(), bins, color=shade, lw=1.3, label=kind)
                 axis.set_title(f"{LAYERS[selection]}, {'divided by the row’s largest' if row_max else 'raw'}")
                 axis.set_xlim(0, top)
-                axis.set_xlabel("edge score")
+                axis.set_xlabel("edge score (share of the row's largest)" if row_max else "edge score (attention)")
             row[0].set_ylabel("pairs (%)")
-        drawing.axes[0].legend()
+        drawing.legend()
 
 
 def validity(decoders: Sequence[Decoded], path: Path) -> None:
     """Valid samples against forward passes, a line for each decoder; DAPD's with the last two layers. Right: the top of
     the left panel, where the safe settings lie."""
-    with sheet(path, Grid(2, 2, (WIDE, 3.7))) as drawing:
+    shown = [d for d in decoders if d.family in DECODERS and "all layers" not in d.setting]
+    with sheet(path, Grid(2, 2, (WIDE, 3.9))) as drawing:
         whole, top = drawing.axes
-        for family, look in DECODERS.items():
-            _line(drawing.axes, family, look, [d for d in decoders if d.family == family])
+        whole.set_title("all settings", pad=TITLE_PAD)
+        whole.set_ylim(0, 100)
+        top.set_title("the same from 95% on", pad=TITLE_PAD)
+        top.set_ylim(95, 100)
         for axis in (whole, top):
-            axis.set_xlabel("forward passes per sample (mean)")
-            axis.grid(alpha=0.25, linewidth=0.5)
-        whole.set_ylabel("samples with all four constraints (%)")
-        whole.set_xlim(0.7, 9.4)
-        whole.set_ylim(-2, 106)
-        top.set_title("the same from 95% on")
-        top.set_xlim(2.7, 9.3)
-        top.set_ylim(95, 100.4)
-        handles, names = whole.get_legend_handles_labels()
-        drawing.legend(handles, names, "lower center", 4)
+            axis.set_xlim(0, 10)
+            _validity(axis, [d for d in shown if 100 * d.valid >= axis.get_ylim()[0]])
+        drawing.outer_labels("forward passes per sample (mean)", "samples with all four constraints (%)")
+        drawing.legend(whole)
 
 
-def _line(axes: Sequence[Any], family: str, look: dict[str, Any], decoders: Sequence[Decoded]) -> None:
-    """One decoder in both panels."""
-    rows = sorted((d for d in decoders if "all layers" not in d.setting), key=lambda d: d.forwards)
-    alone = family in ("step by step", "true graph")
-    at = [d.forwards for d in rows], [100 * d.valid for d in rows]
-    for axis in axes:
-        axis.plot(*at, linestyle="none" if alone else ":", linewidth=1.2, label=family, **{"markersize": 5.5, **look})
-    for d in rows if family == "true graph" else []:
-        near = {"xytext": (8, -2), "ha": "left", "va": "top", "fontsize": 8}
-        words = d.setting.replace(" ", "\n")
-        axes[0].annotate(words, (d.forwards, 100 * d.valid), textcoords="offset points", **near)
+def _validity(axis: Any, decoders: Sequence[Decoded]) -> None:
+    """The decoders' settings as marks; a dotted line joins those of one decoder, words name the true graph's."""
+    ordered = sorted(decoders, key=lambda d: (list(DECODERS).index(d.family), d.forwards))
+    for family in DECODERS.keys() - {"step by step", "true graph"}:
+        mine = [d for d in ordered if d.family == family]
+        at = [d.forwards for d in mine], [100 * d.valid for d in mine]
+        axis.plot(*at, ls=":", lw=1.2, color=DECODERS[family]["color"], zorder=1)
+    draw_marks(axis, [Mark(d.forwards, 100 * d.valid, DECODERS[d.family], d.family) for d in ordered])
+    for d in ordered:
+        if d.family == "true graph":
+            place, behind = (d.forwards, 100 * d.valid), {"color": "white", "pad": 0.5, "alpha": 0.8}
+            words = d.setting.replace(" order", " first")
+            axis.annotate(words, place, (-6, -9), textcoords="offset points", ha="right", fontsize=8, bbox=behind)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _build(name: str, config: dict[str, Any], options: EvalOptions) -> Any:
         raise
     except Exception as error:  # whatever the hub, its cache or the network came up with
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DapdError(f"the data of {name} is not available: {said}; --data-dir reads them from a folder") from error
+        raise DapdError(f"cannot get the data of {name}: {said}; --data-dir reads them from a folder") from error
     shots = task.get_config("num_fewshot")
     # lm-eval leaves tasks that are made for no examples as they are.
     task.set_config("num_fewshot", shots or 0 if options.shots is None or shots == 0 else options.shots)

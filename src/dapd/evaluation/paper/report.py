@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dapd.table import Table
+
 MEASURES = {"accuracy": "acc. %", "score": "score %", "steps": "steps", "tps": "TPS"}
 
 
@@ -19,7 +21,7 @@ class Line:
     n: int
     """How many samples the numbers are averaged over."""
     ours: Mapping[str, float | None]
-    """None: cannot be scored here."""
+    """None: not scored here."""
     published: Mapping[str, float]
     extra: Mapping[str, float | None] = field(default_factory=dict)
     """More of ours that the paper does not print."""
@@ -31,7 +33,7 @@ class Report:
 
     table: str
     label: str
-    """The table's label in the paper's LaTeX source."""
+    """Where a reader of the paper finds it: its number and what it is about."""
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     text: str = ""
@@ -47,10 +49,7 @@ class Report:
     def to_markdown(self) -> str:
         out = [f"# {self.table} ({self.label})", ""]
         if self.lines:
-            names = self.measures()
-            head = ["task", "method", "n", *(f"{MEASURES[n]} {who}" for n in names for who in ("ours", "paper"))]
-            out += ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
-            out += ["| " + " | ".join(row) + " |" for row in self.cells()]
+            out += [self.as_table().to_markdown().removesuffix("\n")]
         if self.text:
             out += [self.text]
         extras = [line for line in self.lines if line.extra]
@@ -61,15 +60,17 @@ class Report:
             out += ["", *(f"- {note}" for note in self.notes)]
         return "\n".join(out) + "\n"
 
-    def cells(self) -> list[list[str]]:
+    def as_table(self) -> Table:
         """The lines as text, sorted by column as the paper groups them."""
         columns = list(dict.fromkeys(line.column for line in self.lines))
         ordered: Sequence[Line] = sorted(self.lines, key=lambda line: columns.index(line.column))
         names = self.measures()
-        return [
-            [line.column, line.row, str(line.n), *(text for name in names for text in _pair(line, name))]
+        head = ("task", "method", "n", *(f"{MEASURES[n]} {who}" for n in names for who in ("ours", "paper")))
+        rows = [
+            (line.column, line.row, str(line.n), *(text for name in names for text in _pair(line, name)))
             for line in ordered
         ]
+        return Table(head, rows, f"{self.table} ({self.label})", words=2)
 
 
 def _pair(line: Line, name: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ class Scope:
     """How much of a table is run."""
 
     limit: int | None = None
-    """Only the first so many samples of each task."""
+    """Only this many samples of each task, the first."""
     length: int = LENGTH
     """New tokens instead of the paper's 256; other lengths change in proportion."""
     only: tuple[str, ...] = ()
