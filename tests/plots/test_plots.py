@@ -404,7 +404,7 @@ def test_families_and_labels():
     mine = [f"Mine{number}" for number in range(12)]
     assert not {colour(name) for name in mine} & set(COLOURS.values())
     assert len({tuple(style(name).values()) for name in mine}) == len(mine)
-    assert colour("LeftToRight") == "#C88541"
+    assert colour("LeftToRight") == "#8F8F24"
 
 
 def test_edge_scores_are_counted_once_a_direction(lm, tmp_path):

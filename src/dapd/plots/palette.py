@@ -27,7 +27,7 @@ COLOURS = {
     "control-confidence": "#B8860B",
     "dream": "#444444",
 }
-HUES, LIGHTS = 24, (0.38, 0.52, 0.66)
+HUES, LIGHTS = 12, (0.35, 0.58)
 """Colours that the names of other decoders are spread over."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d")
 STEPS = "viridis_r"
@@ -45,7 +45,7 @@ def colour(family: str) -> str:
     if family in COLOURS:
         return COLOURS[family]
     level, hue = divmod(crc32(family.encode()) % (HUES * len(LIGHTS)), HUES)
-    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(hue / HUES, LIGHTS[level], 0.55))
+    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(hue / HUES, LIGHTS[level], 0.6))
 
 
 def family(trace: Trace) -> str:
