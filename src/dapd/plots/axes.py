@@ -69,7 +69,7 @@ def count_axes(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for one in (axis.xaxis, axis.yaxis):
-        one.set_major_locator(MaxNLocator("auto", integer=True))
+        one.set_major_locator(MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True))
     axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
 
