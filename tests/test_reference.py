@@ -46,10 +46,8 @@ def test_links_between_the_pages_lead_somewhere() -> None:
         for file, _, anchor in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)]+)\)", text)):
             target = (DOCS / file).read_text(encoding="utf-8") if file.endswith(".md") else ""
             assert (DOCS / file).exists(), f"{name} links to {file}"
-            heads = {
-                re.sub(r"[^\w -]", "", head).lower().replace(" ", "-")
-                for head in re.findall(r"^#+ (.*)$", target, re.M)
-            }
+            titles = re.findall(r"^#+ (.*)$", target, re.M)
+            heads = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
             assert not anchor or anchor in heads, f"{name} links to {file}#{anchor}"
 
 

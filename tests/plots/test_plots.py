@@ -411,10 +411,10 @@ def test_families_and_labels():
     assert labels([changed[0]] * 2) == ["dapd-staged (1)", "dapd-staged (2)"]
     assert family(Trace([9], [0], 9, 8)) == "unknown decoder"
     assert family(trace([[0]], "LeftToRight", width=2)) == "LeftToRight"
-    mine = [f"Mine{number}" for number in range(12)]
+    mine = ["LeftToRight", "MyDecoder", "Greedy", "Mine"]
     assert not {colour(name) for name in mine} & set(COLOURS.values())
     assert len({tuple(style(name).values()) for name in mine}) == len(mine)
-    assert colour("LeftToRight") == "#C88541"
+    assert colour("LeftToRight") == "#CC6677"
 
 
 def test_edge_scores_are_counted_once_a_direction(lm, tmp_path):

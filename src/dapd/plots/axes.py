@@ -64,6 +64,16 @@ def percent_limits(values: Iterable[float]) -> tuple[float, float]:
     return max(0.0, low), max(high, LEAST_PERCENT)
 
 
+def count_axes(axis: Any) -> None:
+    """Whole numbers at the ticks of both axes, which begin at 0: half a pass is none."""
+    from matplotlib.ticker import MaxNLocator
+
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_locator(MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True))
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)
+
+
 def log_axis(axis: Any, low: float, high: float) -> None:
     """A logarithmic axis across from below `low` to above `high`, with three to seven ticks, every one numbered."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.plots.axes import count_axes
 from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, check_suffix, plain, sheet
 from dapd.plots.palette import STEPS, colour, family, labels, style
 from dapd.plots.soundness import check_traces
@@ -98,8 +99,8 @@ def segments(
         progress.set_xlabel("progress (% of passes)")
         passes.set_ylabel("segments (count)")
         for axis in drawing.axes:
-            axis.set_ylim(bottom=0)
-            axis.set_xlim(left=0, right=None if axis is passes else 100)
+            count_axes(axis)
+        progress.set_xlim(right=100)
         drawing.legend(passes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
@@ -27,8 +26,10 @@ COLOURS = {
     "control-confidence": "#B8860B",
     "dream": "#444444",
 }
-HUES, LIGHTS = 24, (0.38, 0.52, 0.66)
-"""Colours that the names of other decoders are spread over."""
+OWN = (
+    "#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#CCB54A", "#CC6677", "#882255", "#AA4499", "#661100",
+)  # fmt: skip
+"""Colours that the names of other decoders are spread over: Tol's muted ones, the sand a little darker."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d")
 STEPS = "viridis_r"
 """By step: light is early, as in the paper; even in lightness."""
@@ -44,8 +45,7 @@ def colour(family: str) -> str:
     """A decoder's colour; one of a user's own gets it from its name, so that it is the same in every figure."""
     if family in COLOURS:
         return COLOURS[family]
-    level, hue = divmod(crc32(family.encode()) % (HUES * len(LIGHTS)), HUES)
-    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(hue / HUES, LIGHTS[level], 0.55))
+    return OWN[crc32(family.encode()) % len(OWN)]
 
 
 def family(trace: Trace) -> str:

@@ -149,7 +149,7 @@ def _validity(axis: Any, decoders: Sequence[Decoded]) -> None:
     for d in ordered:
         if d.family == "true graph":
             place, behind = (d.forwards, 100 * d.valid), {"color": "white", "pad": 0.5, "alpha": 0.8}
-            words = d.setting.replace(" order", " first")
+            words = f"by {d.setting.removesuffix(' order')}"
             axis.annotate(words, place, (-6, -9), textcoords="offset points", ha="right", fontsize=8, bbox=behind)
 
 
