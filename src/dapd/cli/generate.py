@@ -83,14 +83,7 @@ def generate(
     schema = None if json_schema is None else read_schema(json_schema)
     if templates:
         refuse_with_templates(max_new_tokens, regex, schema, samples)
-    if edges and trace is None:
-        raise DapdError("--edges keeps dependency graphs in the trace; name a file for it with --trace")
-    if top and trace is None and not as_json:
-        raise DapdError("--top keeps the likeliest tokens in the trace and the JSON; add --trace FILE or --json")
-    if pace and not live:
-        raise DapdError("--pace slows down what --live shows; add --live")
-    if samples > 1 and options.sampling.temperature == 0:
-        raise DapdError("several samples are all the same without a temperature: add --set temperature=0.7")
+    refuse_without_effect(options, kept=trace is not None, told=as_json, live=live, pace=pace, samples=samples)
     if trace is not None:
         check_writable(trace)
     prompts = [] if templates and not source.is_named else source.read()
@@ -126,6 +119,18 @@ def generate(
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
         write_traces(trace, [one.trace for one in done])
+
+
+def refuse_without_effect(options: Options, *, kept: bool, told: bool, live: bool, pace: float, samples: int) -> None:
+    """Refuse options that would change nothing; `kept` is whether there is a trace, `told` whether JSON is printed."""
+    if options.record_edges and not kept:
+        raise DapdError("--edges keeps dependency graphs in the trace; name a file for it with --trace")
+    if options.record_top and not kept and not told:
+        raise DapdError("--top keeps the likeliest tokens in the trace and the JSON; add --trace FILE or --json")
+    if pace and not live:
+        raise DapdError("--pace slows down what --live shows; add --live")
+    if samples > 1 and options.sampling.temperature == 0:
+        raise DapdError("several samples are all the same without a temperature: add --set temperature=0.7")
 
 
 def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema: Any, samples: int) -> None:
