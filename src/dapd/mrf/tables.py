@@ -9,6 +9,7 @@ from dapd.mrf.decoders import Decoded
 from dapd.mrf.evaluate import Evaluation
 from dapd.mrf.metrics import Measure, Row
 from dapd.mrf.study import ScoreStudy
+from dapd.table import Table
 
 MEASURES = ("auc", "ratio", "ovr")
 
@@ -45,8 +46,7 @@ def convergence(evaluation: Evaluation) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return Table(header, rows, words=len(header)).to_markdown()
 
 
 def overall_table(evaluation: Evaluation) -> str:
