@@ -46,7 +46,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = CliRunner().invoke(app, command(data, out), env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     assert "gsm8k" in result.output
-    assert "(as Fast-dLLM)" in result.output
+    assert "Fast-dLLM)" in result.output
     return out
 
 

@@ -9,7 +9,11 @@ from dapd.mrf.decoders import Decoded
 from dapd.mrf.evaluate import Evaluation
 from dapd.mrf.metrics import Measure, Row
 from dapd.mrf.study import ScoreStudy
+<<<<<<< HEAD
 from dapd.wording import plural
+=======
+from dapd.table import Table
+>>>>>>> plots
 
 MEASURES = ("auc", "ratio", "ovr")
 
@@ -46,8 +50,7 @@ def convergence(evaluation: Evaluation) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return Table(header, rows, words=len(header)).to_markdown()
 
 
 def overall_table(evaluation: Evaluation) -> str:
