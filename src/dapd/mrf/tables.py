@@ -9,11 +9,8 @@ from dapd.mrf.decoders import Decoded
 from dapd.mrf.evaluate import Evaluation
 from dapd.mrf.metrics import Measure, Row
 from dapd.mrf.study import ScoreStudy
-<<<<<<< HEAD
-from dapd.wording import plural
-=======
 from dapd.table import Table
->>>>>>> plots
+from dapd.wording import plural
 
 MEASURES = ("auc", "ratio", "ovr")
 
