@@ -347,3 +347,31 @@ def test_odd_settings_do_not_leave_the_page_blank(browser, decoded, value):
         seek(browser, step)
     assert browser.shown() == seen(decoded[0], decoded[0].nfe)
     assert browser.complaints() == []
+
+
+CHAT = (
+    "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+)
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_a_long_prompt_does_not_push_the_text_away(browser, width):
+    asked = "\n".join(f"[{i}] What is {i} times {i}?" for i in range(40))
+    browser.width(width)
+    try:
+        show(browser, [made([["a"]], prompt=CHAT.format(asked))])
+        assert browser.js("return document.querySelector('.prompt').offsetHeight") < 60
+        assert browser.js("return document.querySelector('.text').getBoundingClientRect().top") < 600
+        assert browser.js("return document.querySelector('.prompt pre').textContent") == asked
+        browser.js("document.querySelector('.prompt summary').click()")
+        assert browser.js("return document.querySelector('.prompt').offsetHeight") > 200
+    finally:
+        browser.width(1300)
+
+
+def test_the_roles_of_several_turns_are_named(browser):
+    turns = (("system", "Be brief."), ("user", "Hello"), ("assistant", ""))
+    prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
+    show(browser, [made([["a"]], prompt=prompt)])
+    assert browser.js("return document.querySelector('.prompt pre').textContent") == "system: Be brief.\n\nuser: Hello"
