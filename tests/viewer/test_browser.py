@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import threading
 import time
@@ -275,6 +276,28 @@ return Math.min(...[...document.querySelectorAll('.t:not(.m)')].map((span) => {
 """
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_low_confidence_is_underlined_and_does_not_fade(browser, scheme):
+    trace = made([["no", "perhaps", "yes"]])
+    trace.steps[0] = dataclasses.replace(trace.steps[0], confidences=[0.1, 0.7, 0.99])
+    browser.media(prefers_color_scheme=scheme)
+    try:
+        show(browser, [trace])
+        seek(browser, 1)
+        looks = browser.js(
+            "return [...dapdViewer.lanes[0].panel.spans.values()].map(getComputedStyle)"
+            ".map((s) => [s.backgroundColor, s.textDecorationLine, s.textDecorationStyle])"
+        )
+        assert len({back for back, _, _ in looks}) == 1
+        assert [look[1:] for look in looks] == [["underline", "wavy"], ["underline", "dotted"], ["none", "solid"]]
+        legend = browser.js("return document.querySelector('.legend').textContent")
+        for words in ("early", "late", "still masked", "the pass at hand", "below 0.9", "below 0.5"):
+            assert words in legend
+        assert browser.js("return document.querySelectorAll('.legend .t').length") == 4
+    finally:
+        browser.media()
+
+
 def test_everything_has_a_name_for_screen_readers(browser, decoded):
     show(browser, decoded)
     nameless = browser.js(
@@ -375,3 +398,21 @@ def test_the_roles_of_several_turns_are_named(browser):
     prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
     show(browser, [made([["a"]], prompt=prompt)])
     assert browser.js("return document.querySelector('.prompt pre').textContent") == "system: Be brief.\n\nuser: Hello"
+
+
+def test_runners_up_are_shown_where_the_trace_has_them(browser):
+    trace = made([["yes"], ["so"]])
+    trace.steps[0] = dataclasses.replace(trace.steps[0], top=[[[5, -0.1, "yes"], [6, -2.5, " no"], [7, -9.0, "or"]]])
+    trace.steps[1] = dataclasses.replace(trace.steps[1], top=[[[5, -0.2, "so"], [8, -1.8, ""], [9, -math.inf, "x"]]])
+    show(browser, [trace])
+    seek(browser, 1)
+    said = "dapdViewer.lanes[0].inspect(arguments[0]); return document.querySelector('.tip').innerText"
+    decided = browser.js(said, 2)
+    for words in ("Likeliest in pass 1", "“yes”\t90.5%", "“no”\t8.2%", "“or”\tbelow 0.1%"):
+        assert words in decided
+    masked = browser.js(said, 3)
+    for words in ("Held back in pass 1", "Pass 2 will decide it: “so”", "Likeliest in pass 2", "the end of the text\t16.5%"):
+        assert words in masked
+    assert "“x”" not in masked
+    show(browser, [made([["yes"]])])
+    assert "Likeliest" not in browser.js(said, 2)

@@ -32,12 +32,16 @@ function along(share, dark) {
 
 export const stepColour = (share, dark = prefersDark()) => css(along(share, dark));
 
-/** Background and text colour of a token: hue by step, strength by confidence. */
-export function tokenColours(share, confidence, dark) {
-  const page = dark ? [22, 26, 33] : [255, 255, 255];
-  const back = mix(page, along(share, dark), 0.16 + 0.7 * Math.max(0, Math.min(1, confidence)) ** 2);
+/** Background and text colour of a token, by step alone: what is decided never fades towards the page. */
+export function tokenColours(share, dark) {
+  const back = along(share, dark);
   return { back: css(back), front: luminance(back) > 0.179 ? "#000000" : "#ffffff" };
 }
+
+export const DOUBTS = [["doubtful", 0.5], ["unsure", 0.9]]; // classes of a token, by the confidence that it stays below
+
+/** How a token's confidence is drawn: the class of its underline, or null where the model was sure. */
+export const doubt = (confidence) => DOUBTS.find(([, below]) => confidence < below)?.[0] ?? null;
 
 /** A decoder's colour, moved away from the page's where it would drown in it. */
 export function lineColour(hex, dark = prefersDark()) {

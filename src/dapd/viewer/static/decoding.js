@@ -26,6 +26,7 @@ export class Decoding {
     this.born = new Map(); // position -> pass that decided it
     this.text = new Map();
     this.confidence = new Map();
+    this.top = new Map(); // position -> its likeliest tokens when it was decided, [token, log-probability, text]
     this.isEnd = new Set(); // positions that hold EOS
     this.graphs = new Map(); // pass -> graph, unpacked when first asked for
     this.decided = [0]; // positions decided after each pass
@@ -54,6 +55,7 @@ export class Decoding {
       this.born.set(position, pass);
       this.text.set(position, record.texts ? record.texts[i] : `${record.tokens[i]} `);
       this.confidence.set(position, record.confidences[i]);
+      if (record.top) this.top.set(position, record.top[i]);
       if (record.tokens[i] === this.eosId) this.isEnd.add(position);
     });
     for (const position of record.tail ?? []) {
@@ -154,9 +156,19 @@ export class Decoding {
   }
 
   quote(position) {
-    if (this.isEnd.has(position)) return "the end of the text";
-    const text = this.text.get(position) ?? "";
+    return this.#quoted(this.isEnd.has(position), this.text.get(position) ?? "");
+  }
+
+  #quoted(isEnd, text) {
+    if (isEnd) return "the end of the text";
     return `“${text.trim() || (text.includes("\n") ? "line break" : "space")}”`;
+  }
+
+  /** The likeliest tokens at a position in the pass that decided it, as [in words, probability]; none if not recorded. */
+  likeliest(position) {
+    return (this.top.get(position) ?? []).map(([token, logP, text]) => [
+      this.#quoted(token === this.eosId, text || `token ${token}`), Math.exp(logP),
+    ]);
   }
 
   /** Why a position is as it is after a pass, in words. */
@@ -175,6 +187,7 @@ export class Decoding {
     }
     if (confidence !== undefined) reasons.push(`Its best guess had confidence ${confidence.toFixed(2)}.`);
     if (!blockers.length) reasons.push(...this.#whyWithoutGraph(position, pass, confidence));
+    if (this.top.has(position)) reasons.push(`Pass ${born} will decide it: ${this.quote(position)}.`);
     return reasons;
   }
 

@@ -9,6 +9,16 @@ import { TextPanel } from "./text.js";
 
 const LONG = 400; // tokens
 
+const percent = (share) => (share < 0.001 ? "below 0.1%" : `${(100 * share).toFixed(1)}%`);
+
+/** A small table of the likeliest tokens in the pass that decided a position, where the trace holds them. */
+function runnersUp(decoding, position) {
+  const rows = decoding.likeliest(position).map(([words, share]) =>
+    el("tr", {}, el("td", {}, words), el("td", {}, percent(share))));
+  if (!rows.length) return [];
+  return [el("p", {}, `Likeliest in pass ${decoding.born.get(position)}:`), el("table", {}, ...rows)];
+}
+
 export class Lane {
   constructor(viewer, head) {
     this.viewer = viewer;
@@ -147,7 +157,8 @@ export class Lane {
     const masked = decoding.isMasked(position, pass);
     const name = masked ? "Masked" : decoding.quote(position);
     const lines = decoding.why(position, pass).map((line) => el("p", {}, line));
-    this.tip.replaceChildren(el("strong", {}, `${name} · position ${position - decoding.start + 1}`), ...lines);
+    const title = el("strong", {}, `${name} · position ${position - decoding.start + 1}`);
+    this.tip.replaceChildren(title, ...lines, ...runnersUp(decoding, position));
     this.viewer.say(this.tip.textContent);
     const frame = this.words.getBoundingClientRect();
     const box = this.panel.spans.get(position).getBoundingClientRect();

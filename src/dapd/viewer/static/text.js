@@ -1,7 +1,7 @@
 // The text of one decoding after a pass: decided tokens in colour, masks as quiet boxes. A box already holds its token,
 // unseen and unread, so that lines stay where they are and a pass costs no layout.
 
-import { prefersDark, tokenColours } from "./colour.js";
+import { doubt, prefersDark, tokenColours } from "./colour.js";
 import { el, visible } from "./dom.js";
 
 /** A token's text as it is shown, and the line breaks at its end. */
@@ -9,6 +9,16 @@ function split(text) {
   const [breaks] = text.match(/\n*$/);
   const rest = text.slice(0, text.length - breaks.length);
   return [rest === "" && breaks ? "" : visible(rest), breaks];
+}
+
+/** Give a token its look: colour by the share of the passes before it, an underline where the model was not sure. */
+export function dress(span, share, confidence, dark = prefersDark()) {
+  const colours = tokenColours(share, dark);
+  span.style.setProperty("--back", colours.back);
+  span.style.setProperty("--front", colours.front);
+  const look = doubt(confidence);
+  if (look) span.classList.add(look);
+  return span;
 }
 
 export class TextPanel {
@@ -52,10 +62,7 @@ export class TextPanel {
     const dark = prefersDark();
     for (const position of positions) {
       const share = (this.decoding.born.get(position) - 1) / Math.max(1, scale - 1);
-      const colours = tokenColours(share, this.decoding.confidence.get(position), dark);
-      const { style } = this.spans.get(position);
-      style.setProperty("--back", colours.back);
-      style.setProperty("--front", colours.front);
+      dress(this.spans.get(position), share, this.decoding.confidence.get(position), dark);
     }
   }
 

@@ -3,11 +3,12 @@
 
 import { Curves } from "./charts.js";
 import { Clock } from "./clock.js";
-import { lineColour, stepColour } from "./colour.js";
+import { DOUBTS, lineColour, stepColour } from "./colour.js";
 import { Controls } from "./controls.js";
 import { el, plural } from "./dom.js";
 import { Lane } from "./lane.js";
 import { promptBox, settingsBox } from "./facts.js";
+import { dress } from "./text.js";
 
 export class Viewer {
   constructor(root, { title = "Decoding" } = {}) {
@@ -105,7 +106,7 @@ export class Viewer {
       `${label}: ${plural(passes, "forward pass")} for ${plural(written[passes], "token")}`;
     this.lead.textContent = this.decodings.map(told).join(" · ");
     const keys = this.lanes.length > 1 ? this.lanes.map(({ decoding }) => this.#key(decoding)) : [];
-    this.legend.replaceChildren(...keys, this.#scale());
+    this.legend.replaceChildren(...keys, this.#scale(), ...this.#looks());
     this.lanes.forEach((lane) => lane.paint());
     this.redraw();
     this.show();
@@ -145,7 +146,18 @@ export class Viewer {
     const ramp = el("i", { class: "ramp", "aria-hidden": "true" });
     const stops = Array.from({ length: 13 }, (_, i) => stepColour(i / 12));
     ramp.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-    return el("span", {}, "pass 1", ramp, `pass ${this.scale} · paler: less confident`);
+    return el("span", {}, "decided early (pass 1)", ramp, `late (pass ${this.scale})`);
+  }
+
+  /** Every other way in which a token is drawn, each as an example. */
+  #looks() {
+    const key = (token, what) => el("span", {}, token, what);
+    const token = (look, confidence) => dress(el("i", { class: `t ${look}`, "aria-hidden": "true" }, "abc"), 0, confidence);
+    return [
+      key(token("m", 1), "still masked"),
+      key(token("new", 1), "decided in the pass at hand"),
+      ...DOUBTS.map(([, below]) => key(token("", below - 0.01), `confidence below ${below}`)).reverse(),
+    ];
   }
 
   #follow(root) {
