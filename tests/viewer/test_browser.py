@@ -10,7 +10,7 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from itertools import count
+from itertools import combinations, count
 
 import pytest
 
@@ -416,3 +416,47 @@ def test_runners_up_are_shown_where_the_trace_has_them(browser):
     assert "“x”" not in masked
     show(browser, [made([["yes"]])])
     assert "Likeliest" not in browser.js(said, 2)
+
+
+def test_the_graph_is_no_hairball(browser):
+    show(browser, [big(200, 20)])
+    record = big(200, 20).steps[2]
+    seek(browser, 3)
+    press(browser, "g")
+    links = "return dapdViewer.lanes[0].graph.links"
+    note = "return document.querySelector('.note').textContent"
+    assert 0 < len(browser.js(links)) <= 24
+    assert all([held, chosen] in record.edges for held, chosen in browser.js(links))
+    assert f"{len(record.edges)} edges in all" in browser.js(note)
+    assert "Point at a token" in browser.js(note)
+    held = next(i for i, j in record.edges if j in record.positions and i not in record.positions)
+    browser.js("dapdViewer.lanes[0].inspect(arguments[0])", held)
+    own = sorted(j for i, j in record.edges if i == held and j in record.positions)
+    assert sorted(other for _, other in browser.js(links)) == own
+    assert f"{len(own)} lead from this token" in browser.js(note)
+
+
+def test_a_large_first_pass_does_not_flatten_the_chart(browser):
+    show(browser, [made([["a"] * 138, ["b"] * 3, ["c"], ["d"] * 2, ["e"]])])
+    passes = "const c = dapdViewer.curves[1]; "
+    assert browser.js(passes + "return [c.steep, dapdViewer.curves[0].steep]") == [True, False]
+    assert browser.js(passes + "return c.share(3, 138)") > 0.2
+    assert "logarithmic" in browser.js(passes + "return c.element.textContent")
+    show(browser, [made([["a"] * 3, ["b"] * 2, ["c"]])])
+    assert browser.js(passes + "return c.steep || c.element.textContent.includes('logarithmic')") is False
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("strategy", ["Original", "Dapd"])
+def test_lanes_of_one_family_can_be_told_apart(browser, decoded, scheme, strategy):
+    browser.media(prefers_color_scheme=scheme)
+    try:
+        show(browser, [decoded[0] if strategy == "Dapd" else made([["a"]], strategy={"name": strategy})] * 4)
+        inks = browser.js(
+            "return [...document.querySelectorAll('.lane .swatch')].map((s) => getComputedStyle(s).backgroundColor)"
+        )
+        colours = [[int(part) for part in re.findall(r"\d+", ink)] for ink in inks]
+        apart = [sum(abs(a - b) for a, b in zip(one, two, strict=True)) for one, two in combinations(colours, 2)]
+        assert min(apart) > 60, colours
+    finally:
+        browser.media()

@@ -1,5 +1,7 @@
 // The state of one decoding, built from a trace's head and its records, one by one: from a file or as they arrive.
 
+import { lineColour } from "./colour.js";
+
 const BITS = new Uint8Array(256).map((_, byte) => byte.toString(2).replaceAll("0", "").length);
 
 function bytesOf(text) {
@@ -16,6 +18,7 @@ export class Decoding {
     this.about = head.about ?? {};
     this.label = head.label ?? this.about.strategy?.name ?? "decoder";
     this.colour = head.colour ?? "#888888";
+    this.twin = 0; // how many lanes before it have its colour
     this.eosId = head.eos_id;
     this.slots = head.slots;
     this.isOpenEnded = head.open_ended !== false; // else EOS is a token like any other
@@ -37,6 +40,11 @@ export class Decoding {
     this.hasEdges = false;
     this.hasHeld = false;
     this.edgesLeftOut = false;
+  }
+
+  /** The colour of its lines, which no other lane has in the same dashes. */
+  get ink() {
+    return lineColour(this.colour, this.twin);
   }
 
   get passes() {

@@ -1,7 +1,6 @@
 // One decoding on the page: its name and counts, its text with the graph over it, its heat map and its settings.
 
 import { HeatMap } from "./charts.js";
-import { lineColour } from "./colour.js";
 import { Decoding } from "./decoding.js";
 import { el, plural } from "./dom.js";
 import { GraphLayer } from "./graph.js";
@@ -63,8 +62,7 @@ export class Lane {
   /** Colours anew: the scale or the theme changed. */
   paint() {
     this.panel.paint(this.viewer.scale);
-    this.swatch.style.background = lineColour(this.decoding.colour);
-    this.bar.firstChild.style.background = lineColour(this.decoding.colour);
+    this.swatch.style.background = this.bar.firstChild.style.background = this.decoding.ink;
     this.redraw();
   }
 
@@ -144,6 +142,7 @@ export class Lane {
     } else if (this.viewer.showGraph && this.decoding.edgesLeftOut && note) {
       note += "; the others were left out to keep the page small";
     }
+    if (note && this.decoding.hasEdges && this.inspected === null) note += ". Point at a token to see its own";
     this.note.hidden = !this.viewer.showGraph;
     this.note.textContent = note ? `${note}.` : " ";
   }

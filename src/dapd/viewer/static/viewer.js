@@ -1,9 +1,9 @@
 // The page: lanes side by side on a common clock of forward passes, the controls, the curves. `new Viewer(root)` for
 // live records (`lane = viewer.lane(head)`, `lane.add(record)`), `mount(root, page)` for those of a file.
 
-import { Curves } from "./charts.js";
+import { Curves, DASHES } from "./charts.js";
 import { Clock } from "./clock.js";
-import { DOUBTS, lineColour, stepColour } from "./colour.js";
+import { DOUBTS, stepColour } from "./colour.js";
 import { Controls } from "./controls.js";
 import { el, plural } from "./dom.js";
 import { Lane } from "./lane.js";
@@ -55,6 +55,7 @@ export class Viewer {
   /** A new decoding: its lane takes the records. */
   lane(head) {
     const lane = new Lane(this, head);
+    lane.decoding.twin = this.decodings.filter(({ colour }) => colour === lane.decoding.colour).length;
     this.lanes.push(lane);
     this.decodings.push(lane.decoding);
     this.row.append(lane.element);
@@ -105,7 +106,7 @@ export class Viewer {
     const told = ({ label, passes, written }) =>
       `${label}: ${plural(passes, "forward pass")} for ${plural(written[passes], "token")}`;
     this.lead.textContent = this.decodings.map(told).join(" · ");
-    const keys = this.lanes.length > 1 ? this.lanes.map(({ decoding }) => this.#key(decoding)) : [];
+    const keys = this.lanes.length > 1 ? this.decodings.map((decoding, i) => this.#key(decoding, i)) : [];
     this.legend.replaceChildren(...keys, this.#scale(), ...this.#looks());
     this.lanes.forEach((lane) => lane.paint());
     this.redraw();
@@ -136,10 +137,17 @@ export class Viewer {
     this.saying = setTimeout(() => (this.status.textContent = text), 400);
   }
 
-  #key(decoding) {
-    const swatch = el("i", { class: "swatch", "aria-hidden": "true" });
-    swatch.style.background = lineColour(decoding.colour);
-    return el("span", {}, swatch, decoding.label);
+  /** A lane's line as the curves draw it, colour and dashes. */
+  #key(decoding, number) {
+    const canvas = el("canvas", { class: "stroke", width: 56, height: 8, "aria-hidden": "true" });
+    const context = canvas.getContext("2d");
+    context.strokeStyle = decoding.ink;
+    context.lineWidth = 5;
+    context.setLineDash(DASHES[number % DASHES.length].map((length) => 2 * length));
+    context.moveTo(0, 4);
+    context.lineTo(56, 4);
+    context.stroke();
+    return el("span", {}, canvas, decoding.label);
   }
 
   #scale() {
