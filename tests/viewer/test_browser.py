@@ -11,6 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from itertools import combinations, count
+from xml.etree import ElementTree
 
 import pytest
 
@@ -291,7 +292,7 @@ def test_low_confidence_is_underlined_and_does_not_fade(browser, scheme):
         assert len({back for back, _, _ in looks}) == 1
         assert [look[1:] for look in looks] == [["underline", "wavy"], ["underline", "dotted"], ["none", "solid"]]
         legend = browser.js("return document.querySelector('.legend').textContent")
-        for words in ("early", "late", "still masked", "the pass at hand", "below 0.9", "below 0.5"):
+        for words in ("early", "late", "masked", "in this pass", "below 0.9", "below 0.5"):
             assert words in legend
         assert browser.js("return document.querySelectorAll('.legend .t').length") == 4
     finally:
@@ -408,10 +409,10 @@ def test_runners_up_are_shown_where_the_trace_has_them(browser):
     seek(browser, 1)
     said = "dapdViewer.lanes[0].inspect(arguments[0]); return document.querySelector('.tip').innerText"
     decided = browser.js(said, 2)
-    for words in ("Likeliest in pass 1", "“yes”\t90.5%", "“no”\t8.2%", "“or”\tbelow 0.1%"):
+    for words in ("Likeliest in pass 1", "“yes” 90.5%, “no” 8.2%, “or” below 0.1%"):
         assert words in decided
     masked = browser.js(said, 3)
-    for words in ("Held back in pass 1", "Pass 2 will decide it: “so”", "Likeliest in pass 2", "the end of the text\t16.5%"):
+    for words in ("Held back in pass 1", "Pass 2 will decide it: “so”", "Likeliest in pass 2", "the end of the text 16.5%"):
         assert words in masked
     assert "“x”" not in masked
     show(browser, [made([["yes"]])])
@@ -460,3 +461,63 @@ def test_lanes_of_one_family_can_be_told_apart(browser, decoded, scheme, strateg
         assert min(apart) > 60, colours
     finally:
         browser.media()
+
+
+def test_an_address_leads_to_a_pass_and_is_kept_up_to_date(browser, decoded):
+    path = browser.folder / "address.html"
+    write_page(path, decoded[:1])
+    browser.open(f"{path.as_uri()}#pass=2")
+    at = "return dapdViewer.clock.pass"
+    assert browser.js(at) == 2
+    assert browser.shown() == seen(decoded[0], 2)
+    seek(browser, 3)
+    until(lambda: browser.js("return location.hash") == "#pass=3", 5)
+    browser.js("location.hash = '#pass=1'")
+    until(lambda: browser.js(at) == 1, 5)
+    browser.js("location.hash = '#pass=999999'")
+    until(lambda: browser.js(at) == decoded[0].nfe, 5)
+    browser.js("location.hash = '#elsewhere'")
+    time.sleep(0.4)
+    assert browser.js(at) == decoded[0].nfe
+
+
+@pytest.mark.parametrize("width", [360, 1300])
+def test_the_text_is_saved_as_a_picture(browser, decoded, width):
+    """A file of its own with what is decided, without what is still masked."""
+    nasty = made([["<b>&", " sure\n"], [" later", "x" * 90]])
+    browser.width(width)
+    try:
+        show(browser, [decoded[0], nasty])
+        seek(browser, 1)
+        browser.js(
+            "globalThis.saved = null; const make = URL.createObjectURL.bind(URL);"
+            "URL.createObjectURL = (blob) => { blob.text().then((t) => (globalThis.saved = t)); return make(blob); };"
+            "document.querySelector('.shot').click()"
+        )
+        until(lambda: browser.js("return globalThis.saved !== null"), 5)
+        root = ElementTree.fromstring(browser.js("return globalThis.saved"))
+        said = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        for words in ("dapd-staged", "<b>&", " sure↵", *decoded[0].steps[0].texts):
+            assert words.strip() in " ".join(filter(None, said))
+        assert " later" not in said
+        for rect in list(root.iter("{http://www.w3.org/2000/svg}rect"))[1:]:
+            assert 0 <= float(rect.get("x")) <= float(root.get("width"))
+            assert 0 <= float(rect.get("y")) <= float(root.get("height"))
+        assert browser.complaints() == []
+    finally:
+        browser.width(1300)
+
+
+@pytest.mark.parametrize("word", [" word", "word", " a", "語", ""])
+def test_tokens_are_not_broken_into_slivers(browser, word):
+    browser.width(360)
+    try:
+        show(browser, [made([[word] * 150])])
+        for step in (0, 1):
+            seek(browser, step)
+            boxes = browser.js("return [...dapdViewer.lanes[0].panel.spans.values()].map(s => s.getClientRects().length)")
+            assert set(boxes) == {1}
+            assert browser.js("return document.documentElement.scrollWidth") <= 360
+            assert browser.js("const t = document.querySelector('.text'); return t.scrollWidth - t.clientWidth") <= 1
+    finally:
+        browser.width(1300)

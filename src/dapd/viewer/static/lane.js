@@ -10,12 +10,10 @@ const LONG = 400; // tokens
 
 const percent = (share) => (share < 0.001 ? "below 0.1%" : `${(100 * share).toFixed(1)}%`);
 
-/** A small table of the likeliest tokens in the pass that decided a position, where the trace holds them. */
+/** The likeliest tokens in the pass that decided a position, where the trace holds them. */
 function runnersUp(decoding, position) {
-  const rows = decoding.likeliest(position).map(([words, share]) =>
-    el("tr", {}, el("td", {}, words), el("td", {}, percent(share))));
-  if (!rows.length) return [];
-  return [el("p", {}, `Likeliest in pass ${decoding.born.get(position)}:`), el("table", {}, ...rows)];
+  const said = decoding.likeliest(position).map(([words, share]) => `${words} ${percent(share)}`);
+  return said.length ? [el("p", {}, `Likeliest in pass ${decoding.born.get(position)}: ${said.join(", ")}.`)] : [];
 }
 
 export class Lane {

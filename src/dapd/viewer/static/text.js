@@ -21,6 +21,10 @@ export function dress(span, share, confidence, dark = prefersDark()) {
   return span;
 }
 
+const UNBROKEN = 20; // characters; only a longer token may be broken into lines
+const GLUED = /^[\p{L}\p{N}\p{P}\p{M}]/u; // how a token begins that goes on with the word before it
+const UNSPACED = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
+
 export class TextPanel {
   constructor(decoding) {
     this.decoding = decoding;
@@ -33,8 +37,11 @@ export class TextPanel {
       const isSlot = slots.has(position);
       const look = isSlot ? { class: "t m", "data-p": position, "aria-hidden": "true" } : { class: "given" };
       const span = el("span", look);
-      if (isSlot) this.spans.set(position, span);
-      else span.textContent = decoding.given?.[position] ?? "▪";
+      if (isSlot) {
+        this.spans.set(position, span);
+        // A line may end before a token. Where it could only end behind the token's space, a sliver would stay there.
+        this.element.append(el("wbr"));
+      } else span.textContent = decoding.given?.[position] ?? "▪";
       this.element.append(span);
     }
   }
@@ -49,6 +56,8 @@ export class TextPanel {
       } else {
         const [text, breaks] = split(this.decoding.text.get(position));
         span.textContent = text;
+        span.classList.toggle("long", text.length > UNBROKEN);
+        if (GLUED.test(text) && !UNSPACED.test(text)) span.previousElementSibling.remove();
         if (breaks) {
           span.classList.add("nl");
           span.after(breaks); // outside of the box, which would otherwise reach into the next line

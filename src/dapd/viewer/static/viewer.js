@@ -1,6 +1,7 @@
 // The page: lanes side by side on a common clock of forward passes, the controls, the curves. `new Viewer(root)` for
 // live records (`lane = viewer.lane(head)`, `lane.add(record)`), `mount(root, page)` for those of a file.
 
+import { followAddress } from "./address.js";
 import { Curves, DASHES } from "./charts.js";
 import { Clock } from "./clock.js";
 import { DOUBTS, stepColour } from "./colour.js";
@@ -162,8 +163,8 @@ export class Viewer {
     const key = (token, what) => el("span", {}, token, what);
     const token = (look, confidence) => dress(el("i", { class: `t ${look}`, "aria-hidden": "true" }, "abc"), 0, confidence);
     return [
-      key(token("m", 1), "still masked"),
-      key(token("new", 1), "decided in the pass at hand"),
+      key(token("m", 1), "masked"),
+      key(token("new", 1), "decided in this pass"),
       ...DOUBTS.map(([, below]) => key(token("", below - 0.01), `confidence below ${below}`)).reverse(),
     ];
   }
@@ -185,5 +186,6 @@ export class Viewer {
 export function mount(root, { title, traces }) {
   const viewer = new Viewer(root, { title });
   viewer.load(traces);
+  followAddress(viewer.clock);
   return viewer;
 }
