@@ -195,7 +195,6 @@ export class Decoding {
     }
     if (confidence !== undefined) reasons.push(`Its best guess had confidence ${confidence.toFixed(2)}.`);
     if (!blockers.length) reasons.push(...this.#whyWithoutGraph(position, pass, confidence));
-    if (this.top.has(position)) reasons.push(`Pass ${born} will decide it: ${this.quote(position)}.`);
     return reasons;
   }
 

@@ -11,9 +11,11 @@ const LONG = 400; // tokens
 const percent = (share) => (share < 0.001 ? "below 0.1%" : `${(100 * share).toFixed(1)}%`);
 
 /** The likeliest tokens in the pass that decided a position, where the trace holds them. */
-function runnersUp(decoding, position) {
+function runnersUp(decoding, position, masked) {
   const said = decoding.likeliest(position).map(([words, share]) => `${words} ${percent(share)}`);
-  return said.length ? [el("p", {}, `Likeliest in pass ${decoding.born.get(position)}: ${said.join(", ")}.`)] : [];
+  const pass = decoding.born.get(position);
+  const where = masked ? `Pass ${pass} decides it; likeliest there` : `Likeliest in pass ${pass}`;
+  return said.length ? [el("p", {}, `${where}: ${said.join(", ")}.`)] : [];
 }
 
 export class Lane {
@@ -155,7 +157,7 @@ export class Lane {
     const name = masked ? "Masked" : decoding.quote(position);
     const lines = decoding.why(position, pass).map((line) => el("p", {}, line));
     const title = el("strong", {}, `${name} · position ${position - decoding.start + 1}`);
-    this.tip.replaceChildren(title, ...lines, ...runnersUp(decoding, position));
+    this.tip.replaceChildren(title, ...lines, ...runnersUp(decoding, position, masked));
     this.viewer.say(this.tip.textContent);
     const frame = this.words.getBoundingClientRect();
     const box = this.panel.spans.get(position).getBoundingClientRect();

@@ -1,6 +1,6 @@
 // The text of every lane as it stands, as a picture of its own: SVG, with what the page drew where it drew it.
 
-import { stepColour } from "./colour.js";
+import { DOUBTS, stepColour } from "./colour.js";
 
 const GAP = 16;
 const STOPS = 24; // of the colour scale under the text
@@ -85,10 +85,12 @@ function drawLane(lane, at, ink) {
 
 /** What the colours mean. */
 function drawScale(last, left, top, ink) {
-  const label = (x, text) => shape("text", { x, y: top + 10, fill: ink, "font-size": 12 }, text);
+  const label = (x, text, y = top + 10) => shape("text", { x, y, fill: ink, "font-size": 12 }, text);
+  const [[, waves], [, dots]] = DOUBTS;
+  const doubts = label(left, `dots: confidence below ${dots}, waves: below ${waves}`, top + 28);
   const ramp = Array.from({ length: STOPS }, (_, i) =>
     shape("rect", { x: left + 45 + 4 * i, y: top, width: 4.5, height: 12, fill: stepColour(i / (STOPS - 1)) }));
-  return [label(left, "pass 1"), ...ramp, label(left + 51 + 4 * STOPS, `pass ${last}`)];
+  return [label(left, "pass 1"), ...ramp, label(left + 51 + 4 * STOPS, `pass ${last}`), doubts];
 }
 
 /** The lanes of a viewer as SVG text. Lanes that stand side by side do so in the picture; charts are left out. */
@@ -112,7 +114,7 @@ export function picture({ lanes, row, scale }) {
     shapes.push(...drawLane(lane, at, style.color));
     bottom = Math.max(bottom, at.y(text.bottom) + GAP);
   }
-  const height = Math.ceil(bottom + 12 + GAP);
+  const height = Math.ceil(bottom + 30 + GAP);
   const root = shape("svg", {
     width: Math.ceil(frame.width), height, viewBox: `0 0 ${Math.ceil(frame.width)} ${height}`,
     "font-family": style.fontFamily, "font-size": style.fontSize,

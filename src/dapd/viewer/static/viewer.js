@@ -160,12 +160,13 @@ export class Viewer {
 
   /** Every other way in which a token is drawn, each as an example. */
   #looks() {
-    const key = (token, what) => el("span", {}, token, what);
+    const limits = DOUBTS.map(([, below]) => below).reverse();
+    const key = (what, ...tokens) => el("span", {}, ...tokens, what);
     const token = (look, confidence) => dress(el("i", { class: `t ${look}`, "aria-hidden": "true" }, "abc"), 0, confidence);
     return [
-      key(token("m", 1), "masked"),
-      key(token("new", 1), "decided in this pass"),
-      ...DOUBTS.map(([, below]) => key(token("", below - 0.01), `confidence below ${below}`)).reverse(),
+      key("masked", token("m", 1)),
+      key("decided in this pass", token("new", 1)),
+      key(`confidence below ${limits.join(", below ")}`, ...limits.map((below) => token("", below - 0.01))),
     ];
   }
 
