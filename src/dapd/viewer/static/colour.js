@@ -46,14 +46,14 @@ export const doubt = (confidence) => DOUBTS.find(([, below]) => confidence < bel
 const BLACK = [0, 0, 0];
 const WHITE = [255, 255, 255];
 
-/** A decoder's colour, moved away from the page's where it would drown in it; its n-th twin gets another shade of it. */
+/** A decoder's colour, moved away from the page's where it would drown in it; its n-th twin gets another shade. */
 export function lineColour(hex, twin = 0, dark = prefersDark()) {
   const rgb = apart(/^#[0-9a-f]{6}$/i.test(hex) ? parse(hex) : [136, 136, 136], dark);
   if (!twin) return css(rgb);
   const ink = dark ? WHITE : BLACK;
   const isInk = Math.abs(luminance(rgb) - luminance(ink)) < 0.05;
   if (isInk) return css(mix(rgb, [128, 128, 128], [0.6, 0.95, 0.3][(twin - 1) % 3]));
-  const [end, share] = [[ink, 0.5], [dark ? BLACK : WHITE, 0.4], [ink, 0.75]][(twin - 1) % 3];
+  const [end, share] = [[ink, 0.35], [ink, 0.7], [dark ? BLACK : WHITE, 0.3]][(twin - 1) % 3];
   return css(mix(rgb, end, share));
 }
 

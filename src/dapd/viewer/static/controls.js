@@ -16,12 +16,13 @@ export class Controls {
     const options = RATES.map((rate) => el("option", { value: rate }, plural(rate, "pass") + "/s"));
     this.speed = el("select", { "aria-label": "Speed" }, ...options);
     this.graph = el("input", { type: "checkbox", "aria-keyshortcuts": "g" });
+    const label = el("label", {}, this.graph, el("span", { class: "more" }, "dependency"), "graph");
     const shot = { type: "button", class: "shot", "aria-label": "Save the text as a picture" };
     this.shot = el("button", shot, "picture");
     const keys = el("p", { class: "keys" }, "space play · ← → step · home end · g graph · , . look at a token");
     this.element = el(
       "nav", { class: "controls", "aria-label": "Playback" },
-      this.play, this.slider, this.count, this.speed, el("label", {}, this.graph, " dependency graph"), this.shot, keys,
+      this.play, this.slider, this.count, this.speed, label, this.shot, keys,
     );
     this.play.addEventListener("click", () => clock.toggle());
     this.slider.addEventListener("input", () => this.#take(Number(this.slider.value)));

@@ -172,7 +172,7 @@ export class Decoding {
     return `“${text.trim() || (text.includes("\n") ? "line break" : "space")}”`;
   }
 
-  /** The likeliest tokens at a position in the pass that decided it, as [in words, probability]; none if not recorded. */
+  /** The likeliest tokens at a position in the pass that decided it, as [in words, probability], where recorded. */
   likeliest(position) {
     return (this.top.get(position) ?? []).map(([token, logP, text]) => [
       this.#quoted(token === this.eosId, text || `token ${token}`), Math.exp(logP),

@@ -9,7 +9,8 @@ export function plainly(prompt) {
   const [before, ...rest] = prompt.split(HEADER); // text, role, text, role, text, ...
   const turns = [["", before]];
   for (let i = 0; i < rest.length; i += 2) turns.push([rest[i], rest[i + 1]]);
-  const said = turns.map(([role, text]) => [role, text.replace(/<\|[^|<>]*\|>/g, "").trim()]).filter(([, text]) => text);
+  const bare = turns.map(([role, text]) => [role, text.replace(/<\|[^|<>]*\|>/g, "").trim()]);
+  const said = bare.filter(([, text]) => text);
   return said.map(([role, text]) => (said.length > 1 && role ? `${role}: ${text}` : text)).join("\n\n");
 }
 

@@ -74,9 +74,9 @@ function token(span, at, ink) {
 function drawLane(lane, at, ink) {
   const title = lane.element.querySelector("h2");
   const { left, top, height } = title.getBoundingClientRect();
-  const heading = { "font-weight": 600, "dominant-baseline": "central" };
+  const place = { x: at.x(left), y: at.y(top + height / 2), fill: lane.decoding.ink };
   return [
-    shape("text", { x: at.x(left), y: at.y(top + height / 2), fill: lane.decoding.ink, ...heading }, lane.decoding.label),
+    shape("text", { ...place, "font-weight": 600, "dominant-baseline": "central" }, lane.decoding.label),
     ...[lane.counts, ...lane.panel.element.querySelectorAll(".given")].flatMap((element) =>
       pieces(element, lineBoxes(element)).map(([box, text]) => words(box, text, getComputedStyle(element), at))),
     ...[...lane.panel.spans.values()].flatMap((span) => token(span, at, ink)),

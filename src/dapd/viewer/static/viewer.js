@@ -155,14 +155,15 @@ export class Viewer {
     const ramp = el("i", { class: "ramp", "aria-hidden": "true" });
     const stops = Array.from({ length: 13 }, (_, i) => stepColour(i / 12));
     ramp.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-    return el("span", {}, "decided early (pass 1)", ramp, `late (pass ${this.scale})`);
+    return el("span", {}, "early (pass 1)", ramp, `late (pass ${this.scale})`);
   }
 
   /** Every other way in which a token is drawn, each as an example. */
   #looks() {
     const limits = DOUBTS.map(([, below]) => below).reverse();
     const key = (what, ...tokens) => el("span", {}, ...tokens, what);
-    const token = (look, confidence) => dress(el("i", { class: `t ${look}`, "aria-hidden": "true" }, "abc"), 0, confidence);
+    const token = (look, confidence) =>
+      dress(el("i", { class: `t ${look}`, "aria-hidden": "true" }, "abc"), 0, confidence);
     return [
       key("masked", token("m", 1)),
       key("decided in this pass", token("new", 1)),
