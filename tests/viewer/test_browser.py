@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import threading
 import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from itertools import count
+from itertools import combinations, count
+from xml.etree import ElementTree
 
 import pytest
 
@@ -275,6 +277,28 @@ return Math.min(...[...document.querySelectorAll('.t:not(.m)')].map((span) => {
 """
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_low_confidence_is_underlined_and_does_not_fade(browser, scheme):
+    trace = made([["no", "perhaps", "yes"]])
+    trace.steps[0] = dataclasses.replace(trace.steps[0], confidences=[0.1, 0.7, 0.99])
+    browser.media(prefers_color_scheme=scheme)
+    try:
+        show(browser, [trace])
+        seek(browser, 1)
+        looks = browser.js(
+            "return [...dapdViewer.lanes[0].panel.spans.values()].map(getComputedStyle)"
+            ".map((s) => [s.backgroundColor, s.textDecorationLine, s.textDecorationStyle])"
+        )
+        assert len({back for back, _, _ in looks}) == 1
+        assert [look[1:] for look in looks] == [["underline", "wavy"], ["underline", "dotted"], ["none", "solid"]]
+        legend = browser.js("return document.querySelector('.legend').textContent")
+        for words in ("early", "late", "masked", "in this pass", "below 0.9", "below 0.5"):
+            assert words in legend
+        assert browser.js("return document.querySelectorAll('.legend .t').length") == 4
+    finally:
+        browser.media()
+
+
 def test_everything_has_a_name_for_screen_readers(browser, decoded):
     show(browser, decoded)
     nameless = browser.js(
@@ -347,3 +371,155 @@ def test_odd_settings_do_not_leave_the_page_blank(browser, decoded, value):
         seek(browser, step)
     assert browser.shown() == seen(decoded[0], decoded[0].nfe)
     assert browser.complaints() == []
+
+
+CHAT = (
+    "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+)
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_a_long_prompt_does_not_push_the_text_away(browser, width):
+    asked = "\n".join(f"[{i}] What is {i} times {i}?" for i in range(40))
+    browser.width(width)
+    try:
+        show(browser, [made([["a"]], prompt=CHAT.format(asked))])
+        assert browser.js("return document.querySelector('.prompt').offsetHeight") < 60
+        assert browser.js("return document.querySelector('.text').getBoundingClientRect().top") < 600
+        assert browser.js("return document.querySelector('.prompt pre').textContent") == asked
+        browser.js("document.querySelector('.prompt summary').click()")
+        assert browser.js("return document.querySelector('.prompt').offsetHeight") > 200
+    finally:
+        browser.width(1300)
+
+
+def test_the_roles_of_several_turns_are_named(browser):
+    turns = (("system", "Be brief."), ("user", "Hello"), ("assistant", ""))
+    prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
+    show(browser, [made([["a"]], prompt=prompt)])
+    assert browser.js("return document.querySelector('.prompt pre').textContent") == "system: Be brief.\n\nuser: Hello"
+
+
+def test_runners_up_are_shown_where_the_trace_has_them(browser):
+    trace = made([["yes"], ["so"]])
+    trace.steps[0] = dataclasses.replace(trace.steps[0], top=[[[5, -0.1, "yes"], [6, -2.5, " no"], [7, -9.0, "or"]]])
+    trace.steps[1] = dataclasses.replace(trace.steps[1], top=[[[5, -0.2, "so"], [8, -1.8, ""], [9, -math.inf, "x"]]])
+    show(browser, [trace])
+    seek(browser, 1)
+    said = "dapdViewer.lanes[0].inspect(arguments[0]); return document.querySelector('.tip').innerText"
+    decided = browser.js(said, 2)
+    for words in ("Likeliest in pass 1", "“yes” 90.5%, “no” 8.2%, “or” below 0.1%"):
+        assert words in decided
+    masked = browser.js(said, 3)
+    for words in ("Held back in pass 1", "Pass 2 decides it; likeliest there: “so”", "the end of the text 16.5%"):
+        assert words in masked
+    assert "“x”" not in masked
+    show(browser, [made([["yes"]])])
+    assert "Likeliest" not in browser.js(said, 2)
+
+
+def test_the_graph_is_no_hairball(browser):
+    show(browser, [big(200, 20)])
+    record = big(200, 20).steps[2]
+    seek(browser, 3)
+    press(browser, "g")
+    links = "return dapdViewer.lanes[0].graph.links"
+    note = "return document.querySelector('.note').textContent"
+    assert 0 < len(browser.js(links)) <= 24
+    assert all([held, chosen] in record.edges for held, chosen in browser.js(links))
+    assert f"{len(record.edges)} edges in all" in browser.js(note)
+    assert "Point at a token" in browser.js(note)
+    held = next(i for i, j in record.edges if j in record.positions and i not in record.positions)
+    browser.js("dapdViewer.lanes[0].inspect(arguments[0])", held)
+    own = sorted(j for i, j in record.edges if i == held and j in record.positions)
+    assert sorted(other for _, other in browser.js(links)) == own
+    assert f"{len(own)} lead from this token" in browser.js(note)
+
+
+def test_a_large_first_pass_does_not_flatten_the_chart(browser):
+    show(browser, [made([["a"] * 138, ["b"] * 3, ["c"], ["d"] * 2, ["e"]])])
+    passes = "const c = dapdViewer.curves[1]; "
+    assert browser.js(passes + "return [c.steep, dapdViewer.curves[0].steep]") == [True, False]
+    assert browser.js(passes + "return c.share(3, 138)") > 0.2
+    assert "logarithmic" in browser.js(passes + "return c.element.textContent")
+    show(browser, [made([["a"] * 3, ["b"] * 2, ["c"]])])
+    assert browser.js(passes + "return c.steep || c.element.textContent.includes('logarithmic')") is False
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("strategy", ["Original", "Dapd"])
+def test_lanes_of_one_family_can_be_told_apart(browser, decoded, scheme, strategy):
+    browser.media(prefers_color_scheme=scheme)
+    try:
+        show(browser, [decoded[0] if strategy == "Dapd" else made([["a"]], strategy={"name": strategy})] * 4)
+        inks = browser.js(
+            "return [...document.querySelectorAll('.lane .swatch')].map((s) => getComputedStyle(s).backgroundColor)"
+        )
+        colours = [[int(part) for part in re.findall(r"\d+", ink)] for ink in inks]
+        apart = [sum(abs(a - b) for a, b in zip(one, two, strict=True)) for one, two in combinations(colours, 2)]
+        assert min(apart) > 60, colours
+    finally:
+        browser.media()
+
+
+def test_an_address_leads_to_a_pass_and_is_kept_up_to_date(browser, decoded):
+    path = browser.folder / "address.html"
+    write_page(path, decoded[:1])
+    browser.open(f"{path.as_uri()}#pass=2")
+    at = "return dapdViewer.clock.pass"
+    assert browser.js(at) == 2
+    assert browser.shown() == seen(decoded[0], 2)
+    seek(browser, 3)
+    until(lambda: browser.js("return location.hash") == "#pass=3", 5)
+    browser.js("location.hash = '#pass=1'")
+    until(lambda: browser.js(at) == 1, 5)
+    browser.js("location.hash = '#pass=999999'")
+    until(lambda: browser.js(at) == decoded[0].nfe, 5)
+    browser.js("location.hash = '#elsewhere'")
+    time.sleep(0.4)
+    assert browser.js(at) == decoded[0].nfe
+
+
+@pytest.mark.parametrize("width", [360, 1300])
+def test_the_text_is_saved_as_a_picture(browser, decoded, width):
+    """A file of its own with what is decided, without what is still masked."""
+    nasty = made([["<b>&", " sure\n"], [" later", "x" * 90]])
+    browser.width(width)
+    try:
+        show(browser, [decoded[0], nasty])
+        seek(browser, 1)
+        browser.js(
+            "globalThis.saved = null; const make = URL.createObjectURL.bind(URL);"
+            "URL.createObjectURL = (blob) => { blob.text().then((t) => (globalThis.saved = t)); return make(blob); };"
+            "document.querySelector('.shot').click()"
+        )
+        until(lambda: browser.js("return globalThis.saved !== null"), 5)
+        root = ElementTree.fromstring(browser.js("return globalThis.saved"))
+        said = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        for words in ("dapd-staged", "<b>&", " sure↵", *decoded[0].steps[0].texts):
+            assert words.strip() in " ".join(filter(None, said))
+        assert " later" not in said
+        for rect in list(root.iter("{http://www.w3.org/2000/svg}rect"))[1:]:
+            assert 0 <= float(rect.get("x")) <= float(root.get("width"))
+            assert 0 <= float(rect.get("y")) <= float(root.get("height"))
+        assert browser.complaints() == []
+    finally:
+        browser.width(1300)
+
+
+@pytest.mark.parametrize("word", [" word", "word", " a", "語", ""])
+def test_tokens_are_not_broken_into_slivers(browser, word):
+    browser.width(360)
+    try:
+        show(browser, [made([[word] * 150])])
+        for step in (0, 1):
+            seek(browser, step)
+            boxes = browser.js(
+                "return [...dapdViewer.lanes[0].panel.spans.values()].map(s => s.getClientRects().length)"
+            )
+            assert set(boxes) == {1}
+            assert browser.js("return document.documentElement.scrollWidth") <= 360
+            assert browser.js("const t = document.querySelector('.text'); return t.scrollWidth - t.clientWidth") <= 1
+    finally:
+        browser.width(1300)

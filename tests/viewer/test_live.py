@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 import dapd
 from dapd.canvas import Canvas
-from dapd.cli.live import MASK, REDRAWS_PER_SECOND, LiveView, printable
+from dapd.cli.live import MASK, REDRAWS_PER_SECOND, SHADES, LiveView, printable
 from dapd.decoding import Step
 
 
@@ -116,3 +116,11 @@ def test_what_is_written_holds_the_text(lm):
         view.add(step(lm, [72, 105, None], [0, 1]))
         view.add(step(lm, [72, 105, 33], [2], 1))
     assert "Hi!" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+
+
+def test_light_means_early_as_on_the_page():
+    """The newest token stands out by itself; among the others the older one is lighter."""
+    newest, *others = SHADES
+    assert newest == "bold reverse"
+    lights = [sum(bytes.fromhex(shade.rpartition("#")[2])) for shade in others]
+    assert lights == sorted(lights)

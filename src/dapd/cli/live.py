@@ -19,14 +19,13 @@ from dapd.wording import plural
 
 REDRAWS_PER_SECOND = 20
 SHADES = (
-    "#000000 on #d8e219",
-    "#000000 on #7ad151",
-    "#000000 on #22a884",
-    "#ffffff on #2a788e",
+    "bold reverse",
     "#ffffff on #414487",
-    "",
+    "#ffffff on #2a788e",
+    "#000000 on #22a884",
+    "#000000 on #7ad151",
 )
-"""Newest first: a token cools down over the steps after its commit. The viewer's colours, on any background."""
+"""Newest first. The viewer's colours with the viewer's meaning: light is early, dark is late, the newest stand out."""
 MASK, END, BROKEN = "░", "·", "\ufffd"
 BAR = 24
 BOTTOM = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from dapd.trace import Record, Trace
 ALL_EDGES = 200_000
 """Bytes up to which a trace keeps its whole graphs; beyond, only the edges that lead to a chosen position."""
 NOT_SEEN = 255
+LIKELIEST = 6
+"""Tokens that the page keeps for a committed position, the committed one among them."""
 
 
 def compact(trace: Trace, all_edges: int = ALL_EDGES) -> dict[str, Any]:
@@ -47,6 +50,8 @@ def _record(record: Record, nodes: list[int], whole: bool) -> dict[str, Any]:
         out["edges"] = {"all": _all(record, nodes)} if whole else {"chosen": _chosen(record, nodes)}
     if record.held is not None:
         out["held"] = _held(record, nodes)
+    if record.top is not None:
+        out["top"] = [[one for one in row[:LIKELIEST] if math.isfinite(one[1])] for row in record.top]
     return out
 
 

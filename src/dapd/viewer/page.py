@@ -20,7 +20,10 @@ from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 from dapd.viewer.compact import compact, head
 
-MODULES = ("dom", "colour", "clock", "decoding", "text", "graph", "charts", "lane", "facts", "controls", "viewer")
+MODULES = (
+    *("dom", "colour", "clock", "address", "decoding", "text", "graph", "charts", "lane", "facts", "picture"),
+    *("controls", "viewer"),
+)
 """The front end's modules, each after those that it imports."""
 MOST = 8
 """Traces side by side; more of them could not be read."""

@@ -1,6 +1,6 @@
 // The live page: asks the server for one or two decodings at once and shows each pass as it comes.
 
-import { el } from "./dom.js";
+import { el, saveAs } from "./dom.js";
 import { Viewer } from "./viewer.js";
 
 const form = document.querySelector("form");
@@ -155,10 +155,7 @@ async function save() {
   const shell = await (await fetch("static/saved.html")).text();
   const title = traces.map((trace) => trace.head.label).join(" beside ");
   const content = JSON.stringify({ title, traces }).replaceAll("<", "\\u003c").replaceAll(">", "\\u003e");
-  const page = new Blob([shell.replace("@@TRACES@@", () => content)], { type: "text/html" });
-  const link = el("a", { href: URL.createObjectURL(page), download: "decoding.html" });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  saveAs("decoding.html", "text/html", shell.replace("@@TRACES@@", () => content));
 }
 
 form.addEventListener("submit", (event) => {

@@ -1,8 +1,9 @@
 // Charts on the common clock: the heat map of one decoding, and curves of all of them. A click seeks.
 
-import { lineColour, stepColour } from "./colour.js";
+import { stepColour } from "./colour.js";
 import { el } from "./dom.js";
 
+export const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]]; // of the lines, lane by lane
 const EDGE = { left: 34, right: 10, top: 8, bottom: 20 };
 
 /** A round distance between marks so that about `most` of them fit. */
@@ -12,13 +13,39 @@ function stride(span, most) {
   return power * [1, 2, 5, 10].find((factor) => factor * power >= raw);
 }
 
+/** The marks of an even axis. */
+function even(top) {
+  const step = stride(top, 4);
+  return Array.from({ length: Math.floor(top / step) + 1 }, (_, i) => i * step);
+}
+
+const STEEP = 8; // a scale whose largest value is so many times the middle one is drawn by its logarithm
+
+/** Whether one value would flatten all others. */
+function isSteep(values) {
+  const ordered = [...values].sort((a, b) => a - b);
+  return ordered.length > 1 && ordered.at(-1) > STEEP * Math.max(1, ordered[ordered.length >> 1]);
+}
+
+/** The marks of a logarithmic axis: 0, 1, 10, 100, ... and the largest value, where it stands clear of the others. */
+function powers(top) {
+  const marks = [0];
+  for (let value = 1; value <= top; value *= 10) marks.push(value);
+  if (top >= 2 * marks.at(-1)) marks.push(top);
+  return marks;
+}
+
 class Chart {
+  steep = false;
+
   constructor(clock, title, hint) {
     this.clock = clock;
     this.title = title;
     this.canvas = el("canvas", { role: "img", "aria-label": title });
     this.cursor = el("div", { class: "cursor", "aria-hidden": "true" });
-    const caption = el("figcaption", {}, title, el("small", {}, ` ${hint}`));
+    this.hint = hint;
+    this.small = el("small", {}, ` ${hint}`);
+    const caption = el("figcaption", {}, title, this.small);
     this.element = el("figure", { class: "chart" }, caption, el("div", { class: "plot" }, this.canvas, this.cursor));
     const seek = (event) => {
       const box = this.canvas.getBoundingClientRect();
@@ -42,6 +69,11 @@ class Chart {
 
   y(share) {
     return this.height - EDGE.bottom - share * (this.height - EDGE.top - EDGE.bottom);
+  }
+
+  /** How far up the axis a value stands; the logarithm is that of 1 more, so that nothing stays at 0. */
+  share(value, top) {
+    return this.steep ? Math.log1p(value) / Math.log1p(top) : value / top;
   }
 
   move() {
@@ -70,8 +102,8 @@ class Chart {
     context.lineWidth = 1;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (let value = 0; value <= top; value += stride(top, 4)) {
-      const y = Math.round(this.y(flip ? 1 - value / top : value / top)) + 0.5;
+    for (const value of this.steep ? powers(top) : even(top)) {
+      const y = Math.round(this.y(flip ? 1 - value / top : this.share(value, top))) + 0.5;
       context.fillText(String(value), EDGE.left - 6, y);
       context.beginPath();
       context.moveTo(EDGE.left, y);
@@ -124,17 +156,19 @@ export class Curves extends Chart {
   draw() {
     const series = this.decodings.map((decoding) => decoding.records.map(this.value));
     const top = Math.max(1, ...series.map((values) => values.reduce((a, b) => Math.max(a, b), 0)));
+    this.steep = Boolean(this.stepped) && isSteep(series.flat());
+    this.small.textContent = ` ${this.hint}${this.steep ? ", logarithmic scale" : ""}`;
     const context = this.begin(top);
     if (!context) return;
     context.lineWidth = 2;
     context.lineJoin = "round";
     series.forEach((values, number) => {
-      context.strokeStyle = context.fillStyle = lineColour(this.decodings[number].colour);
-      context.setLineDash([[], [6, 3], [2, 3], [8, 3, 2, 3]][number % 4]);
+      context.strokeStyle = context.fillStyle = this.decodings[number].ink;
+      context.setLineDash(DASHES[number % DASHES.length]);
       this.#line(context, values, top);
       context.setLineDash([]);
       context.beginPath();
-      context.arc(this.x(values.length), this.y((values.at(-1) ?? 0) / top), 3.5, 0, 7);
+      context.arc(this.x(values.length), this.y(this.share(values.at(-1) ?? 0, top)), 3.5, 0, 7);
       context.fill();
     });
     const ends = this.decodings.map((d, i) => `${d.label}: largest ${Math.max(0, ...series[i])}, ${d.passes} passes`);
@@ -144,10 +178,11 @@ export class Curves extends Chart {
 
   #line(context, values, top) {
     context.beginPath();
-    context.moveTo(this.x(0), this.y(this.stepped ? (values[0] ?? 0) / top : 0));
+    context.moveTo(this.x(0), this.y(this.stepped ? this.share(values[0] ?? 0, top) : 0));
     values.forEach((value, i) => {
-      if (this.stepped) context.lineTo(this.x(i), this.y(value / top));
-      context.lineTo(this.x(i + 1), this.y(value / top));
+      const y = this.y(this.share(value, top));
+      if (this.stepped) context.lineTo(this.x(i), y);
+      context.lineTo(this.x(i + 1), y);
     });
     context.stroke();
   }

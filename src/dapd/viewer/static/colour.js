@@ -32,17 +32,33 @@ function along(share, dark) {
 
 export const stepColour = (share, dark = prefersDark()) => css(along(share, dark));
 
-/** Background and text colour of a token: hue by step, strength by confidence. */
-export function tokenColours(share, confidence, dark) {
-  const page = dark ? [22, 26, 33] : [255, 255, 255];
-  const back = mix(page, along(share, dark), 0.16 + 0.7 * Math.max(0, Math.min(1, confidence)) ** 2);
+/** Background and text colour of a token, by step alone: what is decided never fades towards the page. */
+export function tokenColours(share, dark) {
+  const back = along(share, dark);
   return { back: css(back), front: luminance(back) > 0.179 ? "#000000" : "#ffffff" };
 }
 
-/** A decoder's colour, moved away from the page's where it would drown in it. */
-export function lineColour(hex, dark = prefersDark()) {
-  const rgb = /^#[0-9a-f]{6}$/i.test(hex) ? parse(hex) : [136, 136, 136];
+export const DOUBTS = [["doubtful", 0.5], ["unsure", 0.9]]; // classes of a token, by the confidence that it stays below
+
+/** How a token's confidence is drawn: the class of its underline, or null where the model was sure. */
+export const doubt = (confidence) => DOUBTS.find(([, below]) => confidence < below)?.[0] ?? null;
+
+const BLACK = [0, 0, 0];
+const WHITE = [255, 255, 255];
+
+/** A decoder's colour, moved away from the page's where it would drown in it; its n-th twin gets another shade. */
+export function lineColour(hex, twin = 0, dark = prefersDark()) {
+  const rgb = apart(/^#[0-9a-f]{6}$/i.test(hex) ? parse(hex) : [136, 136, 136], dark);
+  if (!twin) return css(rgb);
+  const ink = dark ? WHITE : BLACK;
+  const isInk = Math.abs(luminance(rgb) - luminance(ink)) < 0.05;
+  if (isInk) return css(mix(rgb, [128, 128, 128], [0.6, 0.95, 0.3][(twin - 1) % 3]));
+  const [end, share] = [[ink, 0.35], [ink, 0.7], [dark ? BLACK : WHITE, 0.3]][(twin - 1) % 3];
+  return css(mix(rgb, end, share));
+}
+
+function apart(rgb, dark) {
   const light = luminance(rgb);
-  if (dark && light < 0.12) return css(mix(rgb, [255, 255, 255], light < 0.02 ? 0.8 : 0.45));
-  return css(!dark && light > 0.6 ? mix(rgb, [0, 0, 0], 0.3) : rgb);
+  if (dark && light < 0.12) return mix(rgb, WHITE, light < 0.02 ? 0.8 : 0.45);
+  return !dark && light > 0.6 ? mix(rgb, BLACK, 0.3) : rgb;
 }

@@ -1,6 +1,7 @@
 // Play, the slider, the speed, the graph switch, and the keys.
 
-import { el, plural } from "./dom.js";
+import { el, plural, saveAs } from "./dom.js";
+import { picture } from "./picture.js";
 
 const RATES = [1, 2, 4, 8, 16, 32, 64];
 const SECONDS = 10; // what a whole decoding takes at the speed that is chosen first
@@ -15,15 +16,21 @@ export class Controls {
     const options = RATES.map((rate) => el("option", { value: rate }, plural(rate, "pass") + "/s"));
     this.speed = el("select", { "aria-label": "Speed" }, ...options);
     this.graph = el("input", { type: "checkbox", "aria-keyshortcuts": "g" });
+    const label = el("label", {}, this.graph, el("span", { class: "more" }, "dependency"), "graph");
+    const shot = { type: "button", class: "shot", "aria-label": "Save the text as a picture" };
+    this.shot = el("button", shot, "picture");
     const keys = el("p", { class: "keys" }, "space play · ← → step · home end · g graph · , . look at a token");
     this.element = el(
       "nav", { class: "controls", "aria-label": "Playback" },
-      this.play, this.slider, this.count, this.speed, el("label", {}, this.graph, " dependency graph"), keys,
+      this.play, this.slider, this.count, this.speed, label, this.shot, keys,
     );
     this.play.addEventListener("click", () => clock.toggle());
     this.slider.addEventListener("input", () => this.#take(Number(this.slider.value)));
     this.speed.addEventListener("change", () => (clock.rate = Number(this.speed.value)));
     this.graph.addEventListener("change", () => viewer.graph(this.graph.checked));
+    this.shot.addEventListener("click", () => {
+      if (viewer.lanes.length) saveAs(`pass-${clock.pass}.svg`, "image/svg+xml", picture(viewer));
+    });
     for (const what of ["pass", "playing", "extend"]) clock.addEventListener(what, () => this.update());
     document.addEventListener("keydown", (event) => this.#key(event));
     this.update();

@@ -1,5 +1,7 @@
 // The state of one decoding, built from a trace's head and its records, one by one: from a file or as they arrive.
 
+import { lineColour } from "./colour.js";
+
 const BITS = new Uint8Array(256).map((_, byte) => byte.toString(2).replaceAll("0", "").length);
 
 function bytesOf(text) {
@@ -16,6 +18,7 @@ export class Decoding {
     this.about = head.about ?? {};
     this.label = head.label ?? this.about.strategy?.name ?? "decoder";
     this.colour = head.colour ?? "#888888";
+    this.twin = 0; // how many lanes before it have its colour
     this.eosId = head.eos_id;
     this.slots = head.slots;
     this.isOpenEnded = head.open_ended !== false; // else EOS is a token like any other
@@ -26,6 +29,7 @@ export class Decoding {
     this.born = new Map(); // position -> pass that decided it
     this.text = new Map();
     this.confidence = new Map();
+    this.top = new Map(); // position -> its likeliest tokens when it was decided, [token, log-probability, text]
     this.isEnd = new Set(); // positions that hold EOS
     this.graphs = new Map(); // pass -> graph, unpacked when first asked for
     this.decided = [0]; // positions decided after each pass
@@ -36,6 +40,11 @@ export class Decoding {
     this.hasEdges = false;
     this.hasHeld = false;
     this.edgesLeftOut = false;
+  }
+
+  /** The colour of its lines, which no other lane has in the same dashes. */
+  get ink() {
+    return lineColour(this.colour, this.twin);
   }
 
   get passes() {
@@ -54,6 +63,7 @@ export class Decoding {
       this.born.set(position, pass);
       this.text.set(position, record.texts ? record.texts[i] : `${record.tokens[i]} `);
       this.confidence.set(position, record.confidences[i]);
+      if (record.top) this.top.set(position, record.top[i]);
       if (record.tokens[i] === this.eosId) this.isEnd.add(position);
     });
     for (const position of record.tail ?? []) {
@@ -154,9 +164,19 @@ export class Decoding {
   }
 
   quote(position) {
-    if (this.isEnd.has(position)) return "the end of the text";
-    const text = this.text.get(position) ?? "";
+    return this.#quoted(this.isEnd.has(position), this.text.get(position) ?? "");
+  }
+
+  #quoted(isEnd, text) {
+    if (isEnd) return "the end of the text";
     return `“${text.trim() || (text.includes("\n") ? "line break" : "space")}”`;
+  }
+
+  /** The likeliest tokens at a position in the pass that decided it, as [in words, probability], where recorded. */
+  likeliest(position) {
+    return (this.top.get(position) ?? []).map(([token, logP, text]) => [
+      this.#quoted(token === this.eosId, text || `token ${token}`), Math.exp(logP),
+    ]);
   }
 
   /** Why a position is as it is after a pass, in words. */

@@ -2,9 +2,16 @@
 
 import { el } from "./dom.js";
 
-/** The text with the template's special tokens dimmed. */
-function quietly(prompt) {
-  return prompt.split(/(<\|[^|<>]*\|>\s*)/).map((part, i) => (i % 2 ? el("small", {}, part.trim() + " ") : part));
+const HEADER = /<\|(?:start_header_id|im_start)\|>(\w+)(?:<\|end_header_id\|>|\n)\s*/;
+
+/** The prompt as a person wrote it: no special tokens, and the roles only where there are several turns. */
+export function plainly(prompt) {
+  const [before, ...rest] = prompt.split(HEADER); // text, role, text, role, text, ...
+  const turns = [["", before]];
+  for (let i = 0; i < rest.length; i += 2) turns.push([rest[i], rest[i + 1]]);
+  const bare = turns.map(([role, text]) => [role, text.replace(/<\|[^|<>]*\|>/g, "").trim()]);
+  const said = bare.filter(([, text]) => text);
+  return said.map(([role, text]) => (said.length > 1 && role ? `${role}: ${text}` : text)).join("\n\n");
 }
 
 export function promptBox(lanes) {
@@ -13,8 +20,9 @@ export function promptBox(lanes) {
   for (const lane of known) groups.set(lane.prompt, [...(groups.get(lane.prompt) ?? []), lane.decoding.label]);
   return [...groups].map(([prompt, labels]) => {
     const name = groups.size > 1 ? `Prompt of ${labels.join(", ")}` : "Prompt";
-    const body = el("pre", {}, ...quietly(prompt.trim()));
-    return el("details", { open: prompt.length < 800 && groups.size < 2 }, el("summary", {}, name), body);
+    const text = plainly(prompt);
+    const start = el("span", { class: "start" }, text.slice(0, 300).replace(/\s+/g, " "));
+    return el("details", { class: "prompt" }, el("summary", {}, name, start), el("pre", {}, text));
   });
 }
 

@@ -1,9 +1,12 @@
 // The dependency graph of a pass, drawn over the text: links from what was held back to what was chosen.
 
 import { prefersDark } from "./colour.js";
-import { el } from "./dom.js";
+import { el, plural } from "./dom.js";
 
-const MOST = 800; // links drawn at once; more of them would be a grey sheet
+const MOST = 24; // links drawn at once; more of them would be a hairball
+
+/** Links with the shortest first. A trace does not say how strong an edge is. */
+const sorted = (links) => links.sort(([a, b], [c, d]) => Math.abs(a - b) - Math.abs(c - d));
 
 export class GraphLayer {
   constructor(decoding, panel) {
@@ -19,45 +22,62 @@ export class GraphLayer {
     this.boxes = null;
   }
 
-  /** Draw the graph of a pass; with a focus, the links of that position alone. Without `on`, only the focus counts. */
+  /** Draw the links of the position at `focus`, or else, where `on`, the nearest few of the pass. */
   draw(pass, focus, on) {
     const graph = on || focus !== null ? this.decoding.graph(pass) : null;
     this.note = "";
-    const wanted = graph ? this.#links(graph, focus) : [];
+    const own = focus !== null && graph?.nodes.includes(focus);
+    const wanted = !graph ? [] : own ? this.#linksOf(graph, focus) : on ? this.#nearest(graph) : [];
+    this.links = wanted;
     if (!wanted.length && !this.drawn) return;
     const context = this.#clear();
     this.drawn = wanted.length > 0;
     if (!this.drawn) return;
     this.#measure();
     const dark = prefersDark();
-    const alpha = focus !== null ? 0.85 : Math.max(0.08, Math.min(0.6, 40 / wanted.length));
-    context.lineWidth = focus !== null ? 1.6 : 1;
+    const alpha = own ? 0.85 : 0.6;
+    context.lineWidth = own ? 1.6 : 1.2;
     context.strokeStyle = dark ? `rgb(255 190 120 / ${alpha})` : `rgb(176 70 10 / ${alpha})`;
     context.beginPath();
     for (const [from, to] of wanted) this.#arc(context, from, to);
     context.stroke();
   }
 
-  #links(graph, focus) {
+  /** The links between a position and the chosen ones, or, of a chosen one, those that it keeps out. */
+  #linksOf(graph, focus) {
+    const isChosen = graph.chosen.includes(focus);
+    const others = isChosen
+      ? this.#heldBack(graph).filter((node) => graph.has(node, focus))
+      : graph.chosen.filter((other) => graph.has(focus, other));
+    const links = sorted(others.map((other) => [focus, other]));
+    const what = isChosen ? "lead from held-back tokens to this one" : "lead from this token to chosen ones";
+    return this.#few(links, `${this.#count(graph)}, of which ${links.length} ${what}`);
+  }
+
+  /** For each held-back position the link to the nearest chosen one, the shortest first. */
+  #nearest(graph) {
+    let count = 0;
+    const links = this.#heldBack(graph).flatMap((node) => {
+      const own = sorted(graph.chosen.filter((other) => graph.has(node, other)).map((other) => [node, other]));
+      count += own.length;
+      return own.slice(0, 1);
+    });
+    const told = `${this.#count(graph)}, of which ${count} lead from a held-back token to a chosen one`;
+    return this.#few(sorted(links), count > links.length ? `${told}; drawn is the nearest of each token` : told);
+  }
+
+  #few(links, told) {
+    this.note = links.length > MOST ? `${told}, of these the ${MOST} shortest` : told;
+    return links.slice(0, MOST);
+  }
+
+  #heldBack(graph) {
     const chosen = new Set(graph.chosen);
-    if (focus !== null) {
-      if (!graph.nodes.includes(focus)) return [];
-      const others = chosen.has(focus) ? graph.nodes.filter((node) => !chosen.has(node)) : graph.chosen;
-      return others
-        .filter((other) => (chosen.has(focus) ? graph.has(other, focus) : graph.has(focus, other)))
-        .map((other) => [focus, other]);
-    }
-    const links = [];
-    for (const node of graph.nodes) {
-      if (chosen.has(node)) continue;
-      for (const other of graph.chosen) if (graph.has(node, other)) links.push([node, other]);
-    }
-    const every = Math.ceil(links.length / MOST);
-    const shown = links.filter((_, i) => i % every === 0);
-    const all = `${graph.count} edges${graph.complete ? "" : " kept in the page"}`;
-    this.note = `${links.length} of the ${all} lead to a chosen token`;
-    if (every > 1) this.note += `; ${shown.length} of them are drawn`;
-    return shown;
+    return graph.nodes.filter((node) => !chosen.has(node));
+  }
+
+  #count(graph) {
+    return `${plural(graph.count, "edge")} in all${graph.complete ? "" : " that the page keeps"}`;
   }
 
   #measure() {

@@ -1,13 +1,22 @@
 // One decoding on the page: its name and counts, its text with the graph over it, its heat map and its settings.
 
 import { HeatMap } from "./charts.js";
-import { lineColour } from "./colour.js";
 import { Decoding } from "./decoding.js";
 import { el, plural } from "./dom.js";
 import { GraphLayer } from "./graph.js";
 import { TextPanel } from "./text.js";
 
 const LONG = 400; // tokens
+
+const percent = (share) => (share < 0.001 ? "below 0.1%" : `${(100 * share).toFixed(1)}%`);
+
+/** The likeliest tokens in the pass that decided a position, where the trace holds them. */
+function runnersUp(decoding, position, masked) {
+  const said = decoding.likeliest(position).map(([words, share]) => `${words} ${percent(share)}`);
+  const pass = decoding.born.get(position);
+  const where = masked ? `Pass ${pass} decides it; likeliest there` : `Likeliest in pass ${pass}`;
+  return said.length ? [el("p", {}, `${where}: ${said.join(", ")}.`)] : [];
+}
 
 export class Lane {
   constructor(viewer, head) {
@@ -53,8 +62,7 @@ export class Lane {
   /** Colours anew: the scale or the theme changed. */
   paint() {
     this.panel.paint(this.viewer.scale);
-    this.swatch.style.background = lineColour(this.decoding.colour);
-    this.bar.firstChild.style.background = lineColour(this.decoding.colour);
+    this.swatch.style.background = this.bar.firstChild.style.background = this.decoding.ink;
     this.redraw();
   }
 
@@ -134,6 +142,7 @@ export class Lane {
     } else if (this.viewer.showGraph && this.decoding.edgesLeftOut && note) {
       note += "; the others were left out to keep the page small";
     }
+    if (note && this.decoding.hasEdges && this.inspected === null) note += ". Point at a token to see its own";
     this.note.hidden = !this.viewer.showGraph;
     this.note.textContent = note ? `${note}.` : " ";
   }
@@ -147,7 +156,8 @@ export class Lane {
     const masked = decoding.isMasked(position, pass);
     const name = masked ? "Masked" : decoding.quote(position);
     const lines = decoding.why(position, pass).map((line) => el("p", {}, line));
-    this.tip.replaceChildren(el("strong", {}, `${name} · position ${position - decoding.start + 1}`), ...lines);
+    const title = el("strong", {}, `${name} · position ${position - decoding.start + 1}`);
+    this.tip.replaceChildren(title, ...lines, ...runnersUp(decoding, position, masked));
     this.viewer.say(this.tip.textContent);
     const frame = this.words.getBoundingClientRect();
     const box = this.panel.spans.get(position).getBoundingClientRect();

@@ -1,7 +1,7 @@
 // The text of one decoding after a pass: decided tokens in colour, masks as quiet boxes. A box already holds its token,
 // unseen and unread, so that lines stay where they are and a pass costs no layout.
 
-import { prefersDark, tokenColours } from "./colour.js";
+import { doubt, prefersDark, tokenColours } from "./colour.js";
 import { el, visible } from "./dom.js";
 
 /** A token's text as it is shown, and the line breaks at its end. */
@@ -10,6 +10,20 @@ function split(text) {
   const rest = text.slice(0, text.length - breaks.length);
   return [rest === "" && breaks ? "" : visible(rest), breaks];
 }
+
+/** Give a token its look: colour by the share of the passes before it, an underline where the model was not sure. */
+export function dress(span, share, confidence, dark = prefersDark()) {
+  const colours = tokenColours(share, dark);
+  span.style.setProperty("--back", colours.back);
+  span.style.setProperty("--front", colours.front);
+  const look = doubt(confidence);
+  if (look) span.classList.add(look);
+  return span;
+}
+
+const UNBROKEN = 20; // characters; only a longer token may be broken into lines
+const GLUED = /^[\p{L}\p{N}\p{P}\p{M}]/u; // how a token begins that goes on with the word before it
+const UNSPACED = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
 
 export class TextPanel {
   constructor(decoding) {
@@ -23,8 +37,11 @@ export class TextPanel {
       const isSlot = slots.has(position);
       const look = isSlot ? { class: "t m", "data-p": position, "aria-hidden": "true" } : { class: "given" };
       const span = el("span", look);
-      if (isSlot) this.spans.set(position, span);
-      else span.textContent = decoding.given?.[position] ?? "▪";
+      if (isSlot) {
+        this.spans.set(position, span);
+        // A line may end before a token. Where it could only end behind the token's space, a sliver would stay there.
+        this.element.append(el("wbr"));
+      } else span.textContent = decoding.given?.[position] ?? "▪";
       this.element.append(span);
     }
   }
@@ -39,6 +56,8 @@ export class TextPanel {
       } else {
         const [text, breaks] = split(this.decoding.text.get(position));
         span.textContent = text;
+        span.classList.toggle("long", text.length > UNBROKEN);
+        if (GLUED.test(text) && !UNSPACED.test(text)) span.previousElementSibling.remove();
         if (breaks) {
           span.classList.add("nl");
           span.after(breaks); // outside of the box, which would otherwise reach into the next line
@@ -52,10 +71,7 @@ export class TextPanel {
     const dark = prefersDark();
     for (const position of positions) {
       const share = (this.decoding.born.get(position) - 1) / Math.max(1, scale - 1);
-      const colours = tokenColours(share, this.decoding.confidence.get(position), dark);
-      const { style } = this.spans.get(position);
-      style.setProperty("--back", colours.back);
-      style.setProperty("--front", colours.front);
+      dress(this.spans.get(position), share, this.decoding.confidence.get(position), dark);
     }
   }
 

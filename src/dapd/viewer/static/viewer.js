@@ -1,13 +1,15 @@
 // The page: lanes side by side on a common clock of forward passes, the controls, the curves. `new Viewer(root)` for
 // live records (`lane = viewer.lane(head)`, `lane.add(record)`), `mount(root, page)` for those of a file.
 
-import { Curves } from "./charts.js";
+import { followAddress } from "./address.js";
+import { Curves, DASHES } from "./charts.js";
 import { Clock } from "./clock.js";
-import { lineColour, stepColour } from "./colour.js";
+import { DOUBTS, stepColour } from "./colour.js";
 import { Controls } from "./controls.js";
 import { el, plural } from "./dom.js";
 import { Lane } from "./lane.js";
 import { promptBox, settingsBox } from "./facts.js";
+import { dress } from "./text.js";
 
 export class Viewer {
   constructor(root, { title = "Decoding" } = {}) {
@@ -54,6 +56,7 @@ export class Viewer {
   /** A new decoding: its lane takes the records. */
   lane(head) {
     const lane = new Lane(this, head);
+    lane.decoding.twin = this.decodings.filter(({ colour }) => colour === lane.decoding.colour).length;
     this.lanes.push(lane);
     this.decodings.push(lane.decoding);
     this.row.append(lane.element);
@@ -104,8 +107,8 @@ export class Viewer {
     const told = ({ label, passes, written }) =>
       `${label}: ${plural(passes, "forward pass")} for ${plural(written[passes], "token")}`;
     this.lead.textContent = this.decodings.map(told).join(" · ");
-    const keys = this.lanes.length > 1 ? this.lanes.map(({ decoding }) => this.#key(decoding)) : [];
-    this.legend.replaceChildren(...keys, this.#scale());
+    const keys = this.lanes.length > 1 ? this.decodings.map((decoding, i) => this.#key(decoding, i)) : [];
+    this.legend.replaceChildren(...keys, this.#scale(), ...this.#looks());
     this.lanes.forEach((lane) => lane.paint());
     this.redraw();
     this.show();
@@ -135,17 +138,37 @@ export class Viewer {
     this.saying = setTimeout(() => (this.status.textContent = text), 400);
   }
 
-  #key(decoding) {
-    const swatch = el("i", { class: "swatch", "aria-hidden": "true" });
-    swatch.style.background = lineColour(decoding.colour);
-    return el("span", {}, swatch, decoding.label);
+  /** A lane's line as the curves draw it, colour and dashes. */
+  #key(decoding, number) {
+    const canvas = el("canvas", { class: "stroke", width: 56, height: 8, "aria-hidden": "true" });
+    const context = canvas.getContext("2d");
+    context.strokeStyle = decoding.ink;
+    context.lineWidth = 5;
+    context.setLineDash(DASHES[number % DASHES.length].map((length) => 2 * length));
+    context.moveTo(0, 4);
+    context.lineTo(56, 4);
+    context.stroke();
+    return el("span", {}, canvas, decoding.label);
   }
 
   #scale() {
     const ramp = el("i", { class: "ramp", "aria-hidden": "true" });
     const stops = Array.from({ length: 13 }, (_, i) => stepColour(i / 12));
     ramp.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-    return el("span", {}, "pass 1", ramp, `pass ${this.scale} · paler: less confident`);
+    return el("span", {}, "early (pass 1)", ramp, `late (pass ${this.scale})`);
+  }
+
+  /** Every other way in which a token is drawn, each as an example. */
+  #looks() {
+    const limits = DOUBTS.map(([, below]) => below).reverse();
+    const key = (what, ...tokens) => el("span", {}, ...tokens, what);
+    const token = (look, confidence) =>
+      dress(el("i", { class: `t ${look}`, "aria-hidden": "true" }, "abc"), 0, confidence);
+    return [
+      key("masked", token("m", 1)),
+      key("decided in this pass", token("new", 1)),
+      key(`confidence below ${limits.join(", below ")}`, ...limits.map((below) => token("", below - 0.01))),
+    ];
   }
 
   #follow(root) {
@@ -165,5 +188,6 @@ export class Viewer {
 export function mount(root, { title, traces }) {
   const viewer = new Viewer(root, { title });
   viewer.load(traces);
+  followAddress(viewer.clock);
   return viewer;
 }
