@@ -186,7 +186,7 @@ def test_a_tokenizer_that_disagrees_is_reported(tmp_path, prompt):
 def test_a_broken_tokenizer_is_not_taken_for_none(tmp_path):
     folder = write_checkpoint(tmp_path, build(LLADA))
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(DapdError, match="tokenizer cannot be read"):
+    with pytest.raises(DapdError, match=r"tokenizer\.json is not valid JSON"):
         dapd.load(folder, device="cpu").generate([1, 2], max_new_tokens=2)
 
 

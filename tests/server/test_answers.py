@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from dapd.errors import DapdError
+from dapd.settings import DEFAULT_STRATEGY
 from server.helpers_server import PROMPT, Served
 
 SETTINGS = [
@@ -32,7 +33,7 @@ def client(served: Served) -> openai.OpenAI:
 def alone(served: Served, fields, prompt=PROMPT, n_new=16, seed=0):
     """The same by `generate`, without a server."""
     fields = {"early_stop": True, "seed": seed, **fields}
-    strategy = fields.pop("strategy", "dapd-staged")
+    strategy = fields.pop("strategy", DEFAULT_STRATEGY)
     if isinstance(strategy, dict):
         from dapd.settings import strategy as made
 

@@ -7,6 +7,7 @@ import pytest
 
 from dapd.canvas import Canvas
 from dapd.server.transcript import Transcript
+from dapd.settings import DEFAULT_STRATEGY
 from server.helpers_server import PROMPT
 
 CHAT = {"messages": [{"role": "user", "content": "Sort the list: 3 1 2"}], "max_tokens": 24}
@@ -42,7 +43,7 @@ def test_every_pass_is_told(served):
     done = served.lm.generate(PROMPT, max_new_tokens=16, early_stop=True, record_edges=True)
     head = next(chunk["denoise_head"] for chunk in chunks if "denoise_head" in chunk)
     assert head["slots"] == done.trace.slots
-    assert head["label"] == "dapd-staged"
+    assert head["label"] == DEFAULT_STRATEGY
     records = [chunk["denoise"] for chunk in chunks if "denoise" in chunk]
     expected = done.trace.steps[: len(records)]
     assert [record["positions"] for record in records] == [step.positions for step in expected]
