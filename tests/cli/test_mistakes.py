@@ -185,7 +185,9 @@ def test_output_that_finds_no_room() -> None:
 @pytest.mark.parametrize("module", ["torch", "typer"])
 def test_an_interrupt_while_modules_load(tmp_path: Path, module: str) -> None:
     """torch is loaded with the package, typer with the command line."""
-    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    # A process that was started in the background ignores interrupts unless it is told not to.
+    interrupt = "signal.signal(signal.SIGINT, signal.default_int_handler)\nsignal.raise_signal(signal.SIGINT)"
+    (tmp_path / f"{module}.py").write_text(f"import signal\n{interrupt}\n")
     scripts = tomllib.loads((EXPERIMENTS.parent / "pyproject.toml").read_text())["project"]["scripts"]
     place, _, function = scripts["dapd"].partition(":")
     path = os.pathsep.join([str(tmp_path), str(EXPERIMENTS.parent / "src")])
