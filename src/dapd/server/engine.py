@@ -207,14 +207,16 @@ class Engine:
             return
         self.metrics.steps.labels(type(job.work.strategy).__name__).inc()
         try:
-            complete = job.add(step)
+            finished = job.add(step)
         except Exception:
             logger.exception("a pass could not be read")
             self._fail(job, "fault")
             return
-        if complete:
+        if finished is not None:
+            # Told last: whoever has the answer finds its place free and the text counted.
             self._leave(job)
             self._count(job)
+            job.tell(finished)
 
     def _leave(self, job: Job) -> None:
         self.decoder.cancel(job)

@@ -111,8 +111,8 @@ class Job:
         self.passes = 0
         self._scored: dict[int, Scored] = {}
 
-    def add(self, step: Step) -> bool:
-        """Take in a pass and tell of it; gives whether the text is complete."""
+    def add(self, step: Step) -> Finished | None:
+        """Take in a pass and tell of it; gives what is to be told once the text is complete."""
         self.passes += 1
         added = self.transcript.read(step.canvas)
         if added and self.spoke is None:
@@ -126,9 +126,7 @@ class Job:
         elif added:
             self.tell(Passed(self.index, added))
         complete = step.done or (self.transcript.stopped and self.work.options.early_stop)
-        if complete:
-            self.tell(self._finished())
-        return complete
+        return self._finished() if complete else None
 
     def _finished(self) -> Finished:
         said = self.transcript
