@@ -269,14 +269,18 @@ def stream_command(
     warmup: Warmup = 5,
     json: Json = None,
 ) -> None:
-    """Many unequal prompts through a few places, beside fixed batches and the ideal; first generations."""
+    """Many unequal prompts through a few places, beside fixed batches and the ideal; first generations.
+
+    For a model that is too short all lengths are divided by the same whole number.
+    """
     check_counts(repeats, warmup)
     load = Load(prompts, shortest, longest, gen, places)
     asked = lengths("first", first) if first else []
     where = pick_device(device)
     report = Report("stream", where, json)
     bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
-    for record in first_generations(bench, asked, gen, steps):
+    load, by = load.fitting(bench.model.max_length)
+    for record in first_generations(bench, [max(1, length // by) for length in asked], load.gen, steps):
         report.add(record)
     for record in stream(bench, load):
         report.add(record)
