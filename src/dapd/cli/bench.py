@@ -20,19 +20,20 @@ from dapd.bench.parity import parity
 from dapd.bench.report import Report
 from dapd.bench.stream import Load, first_generations, stream
 from dapd.bench.timing import clear
-from dapd.cli.generate import calm_threads
+from dapd.cli.models import Device, Dtype, calm_threads
 from dapd.errors import DapdError, unknown
-from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
+from dapd.generation import DEFAULT_MODEL, DiffusionLM
 from dapd.lab.tasks import get
 from dapd.models.devices import pick_device, pick_dtype
 from dapd.models.fp8 import check_fp8
+from dapd.own_models import load_named
 from dapd.settings import named
 
 app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists are separated by commas.")
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, random:SHAPE, lab, or random:lab.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="As in `dapd generate`; random:lab too, with the lab's shape.")
+]
 Fp8 = Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8 (L4, H100, ...); floors stay those of bf16.")]
 Prompt = Annotated[str, typer.Option(help="Prompt lengths.")]
 Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
@@ -115,7 +116,7 @@ def prepared(
 ) -> Bench:
     """The model and the rate that its floors come from."""
     network = bench_model(model, where, pick_dtype(dtype), fp8=fp8)
-    calm_threads(DiffusionLM(network))
+    calm_threads(network)
     rate = matmul_rate(network.device, network.dtype)
     report.rates.append(rate)
     return Bench(network, model, rate, **counts)
@@ -365,9 +366,9 @@ def parity_command(
 
     def loaded() -> Iterator[tuple[str, DiffusionLM]]:
         for kind in kinds:
-            yield kind, load(model, device=where, dtype=pick_dtype(kind))
+            yield kind, load_named(model, device=where, dtype=pick_dtype(kind))
         if fp8:
-            yield "fp8", load(model, device=where, fp8=True)
+            yield "fp8", load_named(model, device=where, fp8=True)
 
     for record in parity(loaded(), presets, task, prompts):
         report.add(record)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli.models import Device, Dtype, Fp8, Model, opened
 from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.harness.gold import EXPECTED, check
@@ -20,8 +20,7 @@ from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
 from dapd.evaluation.world import World, local_device
 from dapd.fields import split_pair
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.generation import DEFAULT_MODEL
 from dapd.settings import DEFAULT_STRATEGY
 from dapd.table import Table
 from dapd.wording import plural
@@ -30,9 +29,7 @@ TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
 
 def eval_(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
-    ] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
@@ -46,9 +43,9 @@ def eval_(
         list[str] | None, typer.Option("--set", help="field=value of strategy, loop or evaluation; may be repeated.")
     ] = None,
     confirm: Annotated[bool, typer.Option("--confirm-run-unsafe-code", help="Run the code the model writes.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
     gold: Annotated[
         bool, typer.Option("--gold", help="Score the data sets' own answers instead of a model: full marks are due.")
     ] = False,
@@ -63,8 +60,7 @@ def eval_(
         return
     texts = dict(split_pair(pair, "--set") for pair in settings or [])
     chosen, options = configured(strategy, {"chat": chat, **texts}, base)
-    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    lm = opened(model, device or local_device(), dtype, fp8=fp8)
     console = Console(quiet=World.from_environment().rank > 0)
     with Working(console, "samples") as work:
         summaries = evaluate(lm, chosen, names, options, out, work.advance)

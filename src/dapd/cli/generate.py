@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
 
 from dapd.cli.live import LiveView
+from dapd.cli.models import Device, Dtype, Fp8, Model, opened
 from dapd.cli.prompts import Source
 from dapd.decoding import Options
 from dapd.errors import DapdError, first_line
 from dapd.files import check_writable, parse_json
-from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM, load
-from dapd.models.devices import pick_dtype
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM
 from dapd.models.source import ANY_TEXT
 from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
 from dapd.trace import write_traces
@@ -31,13 +28,10 @@ LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
 BATCH = 16
 """Prompts that share a forward pass, at most."""
 
-SMALL = 50_000_000
-"""Parameters under which a model counts as small."""
-
 
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="A preset (`dapd strategies`), NAME:field=value, or my_module:Mine.")
     ] = DEFAULT_STRATEGY,
@@ -72,9 +66,9 @@ def generate(
     top: Annotated[
         int, typer.Option(min=0, help="Keep so many of the likeliest tokens of each commit, in the trace and the JSON.")
     ] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
 ) -> None:
     """Complete a prompt, several of them, or fill the masks of a template."""
     source = Source(prompt, file, messages, system, raw)
@@ -87,9 +81,7 @@ def generate(
     if trace is not None:
         check_writable(trace)
     prompts = [] if templates and not source.is_named else source.read()
-    with loading(model):
-        lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    lm = opened(model, device, dtype, fp8=fp8)
     asked = [one for one in source.asked(lm, prompts) for _ in range(samples)]
     single = len(asked) <= 1 and len(templates or ()) <= 1
     view = LiveView(lm, sys.stdout, pace=pace) if live and single and sys.stdout.isatty() and not as_json else None
@@ -152,14 +144,6 @@ def room_for(lm: DiffusionLM, prompts: Sequence[object]) -> int:
     return max((room(str(prompt)) or DEFAULT_NEW_TOKENS for prompt in prompts), default=DEFAULT_NEW_TOKENS)
 
 
-@contextmanager
-def loading(model: str) -> Iterator[None]:
-    """Says on a terminal that a model is being read: a large one takes a minute."""
-    console = Console(stderr=True)
-    with console.status(f"loading {model}") if console.is_terminal else nullcontext():
-        yield
-
-
 def read_schema(path: Path) -> Any:
     """The JSON of a file; what it says is checked where it is used."""
     try:
@@ -168,13 +152,6 @@ def read_schema(path: Path) -> Any:
         raise DapdError(f"cannot read the schema from {path}: {error.strerror}") from None
     except ValueError as error:
         raise DapdError(f"{path} is not JSON: {first_line(error)}") from None
-
-
-def calm_threads(lm: DiffusionLM) -> None:
-    """One thread for a small model on a CPU: several of them wait for each other longer than the arithmetic takes."""
-    small = sum(p.numel() for p in getattr(lm.network, "parameters", list)()) < SMALL
-    if small and lm.network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
 
 
 def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool) -> None:

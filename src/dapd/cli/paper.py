@@ -9,22 +9,19 @@ import typer
 from rich.console import Console
 
 from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli.models import Device, Dtype, Model, opened
 from dapd.cli.paper_figures import draw
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
 from dapd.evaluation.world import World, local_device
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.generation import DEFAULT_MODEL
 
 
 def paper(
     table: Annotated[str, typer.Option("--table", "-t", help=f"One of: {', '.join(TABLES)}.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
-    ] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only this many samples of each task, the first.")] = None,
@@ -40,8 +37,8 @@ def paper(
     ] = False,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the figure that belongs to the table.")] = True,
     save_table: tables.SaveTable = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
 ) -> None:
     """Run a table of the paper with its settings and print our numbers beside its own."""
     if table not in TABLES:
@@ -53,8 +50,7 @@ def paper(
     tables.check_files(save_table)
     if batch < 1:
         raise DapdError(f"batch is {batch}; it must be at least 1")
-    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype))
-    calm_threads(lm)
+    lm = opened(model, device or local_device(), dtype)
     console = Console(quiet=World.from_environment().rank > 0)
     with Working(console, "samples") as work:
         study = Study(

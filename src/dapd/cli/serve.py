@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from dapd.cli.generate import calm_threads
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.cli.models import Device, Dtype, Fp8, Model, opened
+from dapd.generation import DEFAULT_MODEL
 
 
 def serve(
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     host: Annotated[str, typer.Option(help="Where to listen; others than loopback need API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
     keys: Annotated[Path | None, typer.Option(help="API keys, one a line; or set DAPD_API_KEYS.")] = None,
@@ -26,9 +25,9 @@ def serve(
     max_new_tokens: Annotated[int, typer.Option(help="New tokens of a text.", min=1)] = 4_096,
     max_seconds: Annotated[float, typer.Option(help="Seconds for a request.", min=1)] = 600.0,
     drain_seconds: Annotated[float, typer.Option(help="Seconds to finish after SIGTERM.", min=1)] = 30.0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
 ) -> None:
     """Serve a model: /v1/chat/completions, /v1/completions, /v1/infill, and a page to watch it at /."""
     from dapd import server
@@ -42,7 +41,6 @@ def serve(
         drain_seconds=drain_seconds,
     )
     config = server.Config(host, port, server.Keys.find(keys), anonymous, tuple(origin or ()), limits)
-    lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    lm = opened(model, device, dtype, fp8=fp8)
     print(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)", file=sys.stderr, flush=True)
     server.serve(lm, config)

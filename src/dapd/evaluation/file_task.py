@@ -10,6 +10,7 @@ from pathlib import Path
 from dapd.errors import DapdError
 from dapd.evaluation.rows import Row, read_rows
 from dapd.lab.tasks import Example, Split, Task
+from dapd.wording import plural
 
 MATCHES = ("exact", "contains")
 
@@ -40,7 +41,9 @@ class FileTask(Task):
         """The first rows of the file, whatever the seed."""
         rows = read_rows(self.path, {"prompt": str})
         if n > len(rows):
-            raise DapdError(f"{self.path} has {len(rows)} prompts, and {n} were asked for: see --prompts")
+            raise DapdError(
+                f"{self.path} has {plural(len(rows), 'prompt')}, and {n} were asked for; give --prompts {len(rows)}"
+            )
         return [self._example(row, number) for number, row in enumerate(rows[:n], 1)]
 
     def _example(self, row: Row, number: int) -> Example:

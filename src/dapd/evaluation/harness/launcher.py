@@ -14,8 +14,8 @@ from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.run import setup
 from dapd.evaluation.runs import Run
 from dapd.evaluation.world import World, local_device
-from dapd.generation import load
 from dapd.models.devices import pick_dtype
+from dapd.own_models import load_named
 
 
 @register_model("dapd")
@@ -37,7 +37,7 @@ class DapdLM(HarnessLM):
         chosen, options = configured(
             strategy, {key: str(value) for key, value in more.items()}, EvalOptions(batch=_batch(asked["batch_size"]))
         )
-        model = load(pretrained, device=_device(asked["device"]), dtype=pick_dtype(dtype))
+        model = load_named(pretrained, device=_device(asked["device"]), dtype=pick_dtype(dtype))
         world = World.from_environment()
         run = None if out is None else Run.open(Path(out), setup(model, chosen, options))
         super().__init__(model, chosen, options, run, world)
