@@ -16,9 +16,7 @@ from dapd.settings import PAPER, Setting
 def parallelbench(study: Study) -> Report:
     """Every method on the four groups; a group's score and steps are the means of its tasks'."""
     study.only_llada("parallelbench")
-    wanted = [(m, g) for m in numbers.PARALLELBENCH for g in GROUPS if study.scope.wants(m, g)]
-    if not wanted:
-        raise DapdError(f"nothing is left of the table with --only {','.join(study.scope.only)}")
+    wanted = study.left([(m, g) for m in numbers.PARALLELBENCH for g in GROUPS if study.scope.wants(m, g)])
     folder = study.data("parallelbench")
     if folder is None:
         raise DapdError("ParallelBench cannot be fetched: name the folder of its released files with --data-dir")

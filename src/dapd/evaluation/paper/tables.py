@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dapd.errors import unknown
+from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.run import evaluate
 from dapd.evaluation.paper import cells, numbers
 from dapd.evaluation.paper.bench import parallelbench
@@ -75,11 +75,16 @@ TABLES: dict[str, Callable[[Study], Report]] = {
     "toy": toy,
 }
 
+WHOLE = ("tau_min", "toy")
+"""Tables that have no parts."""
+
 
 def build(table: str, study: Study) -> Report:
     """Run a table, or what is left of it, and write it down as JSON and Markdown."""
     if table not in TABLES:
         raise unknown("table", table, TABLES)
+    if table in WHOLE and study.scope.only:
+        raise DapdError(f"the table {table} is run as a whole; leave out --only")
     report = TABLES[table](study)
     if study.is_first:
         write_json(study.file(table, ".json"), report.to_json())
