@@ -71,6 +71,7 @@ def test_an_object_is_taken_as_it_is(here: Path) -> None:
         ("my_rules:Fussy", "cannot be called without 'what'; give it a default"),
         ("no_such_module:Two", "cannot be imported: ModuleNotFoundError"),
         ("absent.py:Two", "there is no file absent.py"),
+        ("my_rules.py", "say what to take from it, as in my_rules.py:NAME"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(here: Path, name: str, words: str) -> None:
@@ -211,6 +212,7 @@ def test_a_value_may_hold_a_colon_and_device_and_dtype_arrive(models: Path) -> N
     [
         ("no_such_module:make", "the module no_such_module cannot be imported: ModuleNotFoundError"),
         ("absent.py:make", "there is no file absent.py"),
+        ("my_models.py", "say what to take from it, as in my_models.py:NAME"),
         ("my_models:missing", "my_models has no 'missing'"),
         ("my_models:nothing", "gave a NoneType without profile, vocab_size"),
         ("my_models:half", "gave a Linear without profile, .*, device, graphable; a model is a dapd.DiffusionLM"),

@@ -23,6 +23,8 @@ from dapd.fields import read_as
 def is_own(name: str) -> bool:
     """Whether a name has the form of something of the user's own."""
     module, colon, attribute = name.rpartition(":")
+    if name.endswith(".py"):  # a file alone: `find` says what is missing
+        return True
     return bool(colon) and attribute.isidentifier() and (module.endswith(".py") or _is_module(module))
 
 
@@ -60,6 +62,8 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
 
 def find(name: str) -> Any:
     """The object that a name stands for."""
+    if name.endswith(".py"):
+        raise DapdError(f"{name} is a file; say what to take from it, as in {name}:NAME")
     module, _, attribute = name.rpartition(":")
     source = _from_file(Path(module)) if module.endswith(".py") else _from_path(module)
     if not hasattr(source, attribute):

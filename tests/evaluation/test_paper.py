@@ -352,7 +352,7 @@ def test_another_setup_is_refused_and_nothing_is_overwritten(data: Path, tmp_pat
         (["-t", "main", "--length", "0"], "length is 0"),
         (["-t", "multi", "--batch", "0"], "batch is 0"),
         (["-t", "multi", "--only", "dapd-direct"], "nothing is left of the table"),
-        (["-t", "multi", "--only", "gsm8k"], "name methods: original, fast-dllm"),
+        (["-t", "multi", "--only", "gsm8k"], "it has original, fast-dllm, klass"),
         (["-t", "tau_min", "--only", "klass"], "tau_min is run as a whole; leave out --only"),
         (["-t", "tps", "--only", "words"], "nothing is left"),
         (["-t", "parallelbench", "--only", "gsm8k"], "nothing is left"),

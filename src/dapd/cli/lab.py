@@ -145,6 +145,7 @@ def score(
     """Score a model on test prompts, decoding step by step."""
     from dapd.models import resolve
     from dapd.models.devices import pick_device
+    from dapd.models.source import ANY_TEXT
 
-    folder = model if model.is_dir() else resolve(model)
+    folder = resolve("lab" if str(model) == ANY_TEXT else model)  # these tasks hold no word that it does not know
     _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))

@@ -23,17 +23,18 @@ from dapd.evaluation.paper.study import Study, write_json
 from dapd.settings import Setting, describe
 
 FIGURE = "multi_behaviour"
+TASK = "triviaqa"
 
 
 def ask_all(study: Study) -> list[Bundle]:
     """The bundles: 500, or as many as the limit says."""
-    return bundles(read_questions(study.data("triviaqa")), study.scope.limit or BUNDLES)
+    return bundles(read_questions(study.data(TASK)), study.scope.limit or BUNDLES)
 
 
 def multi(study: Study) -> Report:
     """Accuracy and steps of every method on five independent questions at a time, in one block."""
     study.only_llada("multi")
-    methods = study.methods(numbers.MULTI)
+    methods = [method for method, _ in study.chosen((method, TASK) for method in numbers.MULTI)]
     asked = ask_all(study)
     results: dict[str, MethodResult] = {}
     notes = [f"Our own draw of the bundles, seed {SEED}: the authors' is not published."]

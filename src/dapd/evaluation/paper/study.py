@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from dapd.decoding import Options
 from dapd.errors import DapdError, unknown
@@ -19,8 +18,6 @@ from dapd.evaluation.world import World
 from dapd.files import make_folder, write_text
 from dapd.generation import DiffusionLM
 from dapd.settings import Setting
-
-Part = TypeVar("Part")
 
 METHODS = ("original", "fast-dllm", "eb-sampler", "klass", "dapd-staged", "dapd-direct")
 
@@ -107,21 +104,18 @@ class Study:
 
     def cells(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that are asked for, at the length that is asked for."""
-        return self.left(
-            [replace(c, length=self.scope.scaled(c.length)) for c in cells if self.scope.wants(c.method, c.task)]
-        )
+        every = list(cells)
+        asked = self.chosen((cell.method, cell.task) for cell in every)
+        return [replace(c, length=self.scope.scaled(c.length)) for c in every if (c.method, c.task) in asked]
 
-    def methods(self, methods: Iterable[str]) -> list[str]:
-        """The methods that are asked for, of a table with one task."""
-        if any(name not in METHODS for name in self.scope.only):
-            raise DapdError(f"this table has one task; with --only name methods: {', '.join(methods)}")
-        return self.left([method for method in methods if self.scope.wants(method)])
-
-    def left(self, chosen: list[Part]) -> list[Part]:
-        """What was chosen; nothing at all is a mistake."""
-        if not chosen:
-            raise DapdError(f"nothing is left of the table with --only {','.join(self.scope.only)}")
-        return chosen
+    def chosen(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The pairs of method and task that are asked for, of those that a table has."""
+        every = list(pairs)
+        asked = [(method, task) for method, task in every if self.scope.wants(method, task)]
+        if not asked:
+            there = ", ".join(dict.fromkeys(name for side in zip(*every, strict=True) for name in side))
+            raise DapdError(f"nothing is left of the table with --only {','.join(self.scope.only)}; it has {there}")
+        return asked
 
     def harness(self, cell: Cell) -> EvalOptions:
         return EvalOptions(
