@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ from dapd.bench.parity import parity
 from dapd.bench.report import Report
 from dapd.bench.stream import Load, first_generations, stream
 from dapd.bench.timing import clear
+from dapd.cli import tables
 from dapd.cli.models import Device, Dtype, calm_threads
 from dapd.errors import DapdError, unknown
 from dapd.generation import DEFAULT_MODEL, DiffusionLM
@@ -132,19 +133,33 @@ def check_lengths(bench: Bench, asked: list[Case]) -> None:
         )
 
 
-def finish(report: Report) -> None:
+def begin(name: str, where: torch.device, json: Path | None, save_table: Sequence[Path] | None) -> Report:
+    """A report, once it is known that the files which are asked for can be written."""
+    tables.check_files(save_table)
+    return Report(name, where, json)
+
+
+def finish(report: Report, save_table: Sequence[Path] | None) -> None:
+    """Print the tables, what went wrong, and the line for programs; write the files."""
     console = Console()
-    report.show(console if console.is_terminal else Console(width=WIDTH))
+    console = console if console.is_terminal else Console(width=WIDTH)
+    for floor in report.floors():
+        console.print(floor, highlight=False)
+    for table in report.tables():
+        tables.show(console, table)
+    for failure in report.failures():
+        console.print(f"failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
+    print(report.line())
+    tables.save(save_table, *report.tables())
     if report.failed:
         raise typer.Exit(1)
 
 
-def run_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
+def measure_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
     check_lengths(bench, asked)
     for case in asked:
         otherwise = {"kind": report.name, "model": bench.name, **vars(case)}
         report.add(guarded(lambda case=case: measure(case), otherwise, bench.device))  # type: ignore[misc]
-    finish(report)
 
 
 @app.command("forward")
@@ -161,6 +176,7 @@ def forward_command(
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
     check_counts(repeats, warmup)
@@ -174,14 +190,14 @@ def forward_command(
     asked = cases(prompt, gen, batch, ["original"], ["none"], refresh=None, block=None)
     if fp8:
         check_precision(where, pick_dtype(dtype), methods)
-    report = Report("forward", where, json)
+    report = begin("forward", where, json, save_table)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     check_lengths(bench, asked)
     for case, method in product(asked, methods):
         otherwise = {"kind": "forward", "model": model, **vars(case), "strategy": None, "capture": method}
         measure = lambda case=case, method=method: bench.forward(case, method, graph=graph)  # noqa: E731
         report.add(guarded(measure, otherwise, where))
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("step")
@@ -204,6 +220,7 @@ def step_command(
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
     check_counts(repeats, warmup)
@@ -212,9 +229,10 @@ def step_command(
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     if fp8:
         check_precision(where, pick_dtype(dtype), names(strategies))
-    report = Report("step", where, json)
+    report = begin("step", where, json, save_table)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
-    run_all(report, bench, asked, bench.step)
+    measure_all(report, bench, asked, bench.step)
+    finish(report, save_table)
 
 
 @app.command("decode")
@@ -238,6 +256,7 @@ def decode_command(
     repeats: Repeats = 3,
     warmup: Warmup = 2,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
@@ -249,9 +268,10 @@ def decode_command(
         raise DapdError(f"steps is {steps}; allowed: 1 to the {least} new tokens")
     if fp8:
         check_precision(where, pick_dtype(dtype), names(strategies))
-    report = Report("decode", where, json)
+    report = begin("decode", where, json, save_table)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
-    run_all(report, bench, asked, lambda case: bench.decode(case, steps))
+    measure_all(report, bench, asked, lambda case: bench.decode(case, steps))
+    finish(report, save_table)
 
 
 @app.command("stream")
@@ -269,19 +289,20 @@ def stream_command(
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Many unequal prompts through a few places, beside fixed batches and the ideal; first generations."""
     check_counts(repeats, warmup)
     load = Load(prompts, shortest, longest, gen, places)
     asked = lengths("first", first) if first else []
     where = pick_device(device)
-    report = Report("stream", where, json)
+    report = begin("stream", where, json, save_table)
     bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
     for record in first_generations(bench, asked, gen, steps):
         report.add(record)
     for record in stream(bench, load):
         report.add(record)
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("targets")
@@ -297,6 +318,7 @@ def targets_command(
     rounds: Annotated[int, typer.Option(help="How often cases that are compared are measured, in turn.")] = 3,
     divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Every target ratio in one go: what it is held to, what was measured, whether it is met."""
     check_counts(repeats, warmup)
@@ -304,7 +326,7 @@ def targets_command(
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
     where = pick_device(device)
     large = ["random:llada-8b", "random:dream-7b"] if where.type == "cuda" else []
-    report = Report("targets", where, json)
+    report = begin("targets", where, json, save_table)
     for name in names(model) if model is not None else [*large, "lab"]:
         lab = name == "lab"
         listed = goals.CPU_TARGETS if lab else goals.MODEL_TARGETS
@@ -315,7 +337,7 @@ def targets_command(
             report.add(record)
         del bench
         clear(place)  # the next model needs the room
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("canvas")
@@ -324,6 +346,7 @@ def canvas_command(
     repeats: Repeats = 5,
     warmup: Warmup = 2,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """DAPD passes beside plain ones as the canvas grows: a tiny model, one thread of the CPU."""
     check_counts(repeats, warmup)
@@ -332,12 +355,12 @@ def canvas_command(
     if min(asked) < least:
         raise DapdError(f"--columns holds {min(asked)}; these passes need at least {least} columns")
     torch.set_num_threads(1)
-    report = Report("canvas", torch.device("cpu"), json)
+    report = begin("canvas", torch.device("cpu"), json, save_table)
     bench = growth.tiny(max(asked), warmup=warmup, repeats=repeats)
     for length in asked:
         otherwise = {"kind": "canvas", "model": bench.name, "columns": length}
         report.add(guarded(lambda length=length: growth.measure(bench, length), otherwise, bench.device))  # type: ignore[misc]
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("parity")
@@ -352,6 +375,7 @@ def parity_command(
     task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "bundle",
     prompts: Annotated[int, typer.Option(help="Prompts, decoded as one batch.")] = 8,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Decisions of the fast path (kernels, graphs) beside those of the reference path (torch operations alone)."""
     where, kinds, presets = pick_device(device), names(dtypes), names(strategies)
@@ -362,7 +386,7 @@ def parity_command(
     for name in presets:
         named(name)
     get(task)
-    report = Report("parity", where, json)
+    report = begin("parity", where, json, save_table)
 
     def loaded() -> Iterator[tuple[str, DiffusionLM]]:
         for kind in kinds:
@@ -372,4 +396,4 @@ def parity_command(
 
     for record in parity(loaded(), presets, task, prompts):
         report.add(record)
-    finish(report)
+    finish(report, save_table)

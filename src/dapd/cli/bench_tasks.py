@@ -45,7 +45,7 @@ def gold_command(
                 wrong.append(name)
     table = Table(("task", "parts", "n", "score"), rows, words=2)
     tables.show(console, table)
-    tables.save(table, save_table)
+    tables.save(save_table, table)
     absent = [group.folder for group in GROUPS.values() if group not in here]
     if absent:
         console.print(f"not in {folder}: {', '.join(absent)}", soft_wrap=True)

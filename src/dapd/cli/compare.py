@@ -95,7 +95,7 @@ def compare(
         "aup": areas(rows),
     }
     written = [out / RESULTS, write_text(summary, json.dumps(report, indent=1) + "\n")]
-    written += tables.save(as_table(rows), save_table)
+    written += tables.save(save_table, as_table(rows))
     if plot and has_matplotlib():
         tradeoff(rows, figure)
         written.append(figure)

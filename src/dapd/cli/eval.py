@@ -66,7 +66,7 @@ def eval_(
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, summaries, out)
-        tables.save(as_table(summaries), save_table)
+        tables.save(save_table, as_table(summaries))
 
 
 def as_table(summaries: Sequence[TaskSummary]) -> Table:
@@ -89,7 +89,7 @@ def check_gold(names: Sequence[str], options: EvalOptions, files: Sequence[Path]
     rows = [(row.task, row.metric, str(row.n), f"{row.accuracy:.2f}") for row in summaries]
     table = Table(("task", "metric", "documents", "score %"), rows, "gold answers", words=2)
     tables.show(Console(), table)
-    tables.save(table, files)
+    tables.save(files, table)
     low = [row for row in summaries if row.accuracy < EXPECTED.get(row.task, 0)]
     if low:
         listed = ", ".join(f"{row.task} {row.accuracy:.2f}% of {EXPECTED[row.task]:g}%" for row in low)

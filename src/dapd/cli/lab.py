@@ -11,14 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.errors import DapdError
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
 from dapd.lab.evaluate import TaskScore, evaluate
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
+from dapd.table import Table
 
 app = typer.Typer(help="The lab: tasks with known answers, and the small model trained on them.", no_args_is_help=True)
 console = Console()
@@ -34,10 +35,8 @@ def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
 @app.command("tasks")
 def list_tasks() -> None:
     """List the tasks: what is scored, and which dependency graph is known."""
-    table = Table("task", "scored", "true edges", "tokens")
-    for task in tasks.TASKS.values():
-        table.add_row(task.name, task.scored, task.graph or "not known", str(task.room))
-    console.print(table)
+    rows = [(task.name, task.scored, task.graph or "not known", str(task.room)) for task in tasks.TASKS.values()]
+    tables.show(console, Table(("task", "scored", "true edges", "tokens"), rows, words=3))
 
 
 @app.command()
@@ -88,7 +87,10 @@ def train(
     _write(out / RECORD, record)
     console.print(f"trained {record['steps']} steps in {record['seconds']} s, weights in {out}")
     if settings.prompts:
-        record["scores"] = _evaluate(out, settings.tasks, settings.prompts, settings.seed, str(trainer.device))
+        scores = _evaluate(out, settings.tasks, settings.prompts, settings.seed, str(trainer.device))
+        record["scores"] = {
+            row.task: {key: getattr(row, key) for key in ("prompts", "score", "whole")} for row in scores
+        }
         _write(out / RECORD, {**record, "seconds_in_all": round(time.monotonic() - started, 1)})
 
 
@@ -116,22 +118,23 @@ def _report(record: dict[str, Any]) -> None:
     print(f"step {record['step']}  {line}", flush=True)
 
 
-def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str) -> dict[str, Any]:
-    """Score the checkpoint in a folder and print the table."""
+def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str) -> list[TaskScore]:
+    """Score the checkpoint in a folder; print the table, and some of the answers that are wrong."""
     from dapd.models import load_network
 
     network = load_network(folder, device=device)
-    table = Table("task", "prompts", "score", "all right", title="step by step")
-    scores: dict[str, Any] = {}
-    missed: list[tuple[TaskScore, str, str]] = []
-    for row in evaluate(network, LabTokenizer.load(folder), _chosen(names), n, seed=seed):
-        table.add_row(row.task, str(row.prompts), f"{100 * row.score:.2f}", f"{100 * row.whole:.2f}")
-        scores[row.task] = {"prompts": row.prompts, "score": row.score, "whole": row.whole}
-        missed += [(row, prompt, text) for prompt, text in row.misses]
-    console.print(table)
-    for row, prompt, text in missed:
-        console.print(f"[bold]wrong in {row.task}[/]: {escape(repr(prompt))} -> {escape(repr(text))}", soft_wrap=True)
+    scores = list(evaluate(network, LabTokenizer.load(folder), _chosen(names), n, seed=seed))
+    tables.show(console, _as_table(scores))
+    for row in scores:
+        for prompt, text in row.misses:
+            shown = f"{escape(repr(prompt))} -> {escape(repr(text))}"
+            console.print(f"[bold]wrong in {row.task}[/]: {shown}", soft_wrap=True)
     return scores
+
+
+def _as_table(scores: Sequence[TaskScore]) -> Table:
+    rows = [(row.task, str(row.prompts), f"{100 * row.score:.2f}", f"{100 * row.whole:.2f}") for row in scores]
+    return Table(("task", "prompts", "score %", "wholly right %"), rows, "step by step")
 
 
 @app.command()
@@ -141,11 +144,14 @@ def score(
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 100,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Score a model on test prompts, decoding step by step."""
     from dapd.models import resolve
     from dapd.models.devices import pick_device
     from dapd.models.source import ANY_TEXT
 
+    tables.check_files(save_table)
     folder = resolve("lab" if str(model) == ANY_TEXT else model)  # these tasks hold no word that it does not know
-    _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
+    scores = _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
+    tables.save(save_table, _as_table(scores))

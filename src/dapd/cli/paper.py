@@ -69,7 +69,7 @@ def paper(
     show(console, report)
     written = [study.file(table, ".json"), study.file(table, ".md")]
     if study.is_first and report.lines:
-        written += tables.save(report.as_table(), save_table)
+        written += tables.save(save_table, report.as_table())
     elif study.is_first and save_table:
         raise DapdError(f"{table} comes as text and has no single table to save; it lies in {written[1]}")
     if plot and study.is_first:
