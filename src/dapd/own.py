@@ -57,7 +57,7 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
     except DapdError:
         raise
     except Exception as error:
-        raise DapdError(f"{name} failed: {_told(error)}") from None
+        raise DapdError(f"{name} failed: {_account(error)}") from None
 
 
 def find(name: str) -> Any:
@@ -114,7 +114,7 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise DapdError(f"{path} cannot be imported: {_told(error)}") from None
+        raise DapdError(f"{path} cannot be imported: {_account(error)}") from None
     return module
 
 
@@ -124,10 +124,10 @@ def _from_path(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise DapdError(f"the module {name} cannot be imported: {_told(error)}") from None
+        raise DapdError(f"the module {name} cannot be imported: {_account(error)}") from None
 
 
-def _told(error: Exception) -> str:
+def _account(error: Exception) -> str:
     """What went wrong in the user's code, and in which line of it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     ours = [frame for frame in frames if not frame.filename.startswith("<frozen")]

@@ -39,17 +39,21 @@ Fp8 = Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8 (L4, H100
 Prompt = Annotated[str, typer.Option(help="Prompt lengths.")]
 Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
 Batch = Annotated[str, typer.Option(help="Batch sizes.")]
-Strategies = Annotated[str, typer.Option(help="Presets; naive and naive-pairs are the plain first implementation.")]
-ReuseModes = Annotated[str, typer.Option("--reuse", help="none, prefix, dual and what else the engine knows.")]
+Strategies = Annotated[
+    str, typer.Option(help="Decoders; naive and naive-pairs are plain implementations to compare with.")
+]
+ReuseModes = Annotated[
+    str, typer.Option("--reuse", help="Which keys and values are kept: none, prefix, dual, settled.")
+]
 Refresh = Annotated[int | None, typer.Option(help="Steps from one full pass to the next; default: 8, with dual none.")]
-RefreshUntil = Annotated[int | None, typer.Option(help="Steps of a block after which there is no full pass.")]
+RefreshUntil = Annotated[int | None, typer.Option(help="Steps of a block after which no full pass is made.")]
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
 Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
 Taken = Annotated[int | None, typer.Option(min=1, help="DAPD: choose tau so that about N positions are independent.")]
 Repeats = Annotated[int, typer.Option(help="Timed calls.")]
-Warmup = Annotated[int, typer.Option(help="Calls before them.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line here too, after every row.")]
+Warmup = Annotated[int, typer.Option(help="Calls before the timed ones.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line to this file, too, after every row.")]
 
 
 NEW_LENGTHS = "200,213,230,250,271,291"
@@ -222,7 +226,7 @@ def step_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
+    """Single steps (forward, observe, select, commit) of each decoder on a half-masked canvas."""
     check_counts(repeats, warmup)
     where, on = pick_device(device), switch(graphs)
     kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
@@ -291,7 +295,7 @@ def stream_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Many unequal prompts through a few places, beside fixed batches and the ideal; first generations."""
+    """Many unequal prompts through a few places, beside fixed batches and the ideal; then first generations."""
     check_counts(repeats, warmup)
     load = Load(prompts, shortest, longest, gen, places)
     asked = lengths("first", first) if first else []
@@ -309,18 +313,20 @@ def stream_command(
 def targets_command(
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Models; lab is measured on the CPU. Default: all that this machine can."),
+        typer.Option(
+            "--model", "-m", help="Models, separated by commas; lab is measured on the CPU. Default: all that fit here."
+        ),
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
-    rounds: Annotated[int, typer.Option(help="How often cases that are compared are measured, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often the cases of a comparison are measured, in turn.")] = 3,
     divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Every target ratio in one go: what it is held to, what was measured, whether it is met."""
+    """Every target of speed in one go: its limit, what was measured, and whether it is met."""
     check_counts(repeats, warmup)
     if rounds < 1 or divide < 1:
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
@@ -367,17 +373,15 @@ def canvas_command(
 def parity_command(
     model: Model = DEFAULT_MODEL,
     device: Device = None,
-    dtypes: Annotated[
-        str, typer.Option(help="Dtypes; the others are compared with the first too.")
-    ] = "float32,bfloat16",
+    dtypes: Annotated[str, typer.Option(help="Dtypes; all are compared with the first, too.")] = "float32,bfloat16",
     fp8: Annotated[bool, typer.Option("--fp8", help="Compare fp8 layers as well, as one more dtype.")] = False,
-    strategies: Annotated[str, typer.Option(help="Presets.")] = "dapd-staged,dapd-direct",
+    strategies: Annotated[str, typer.Option(help="Decoders.")] = "dapd-staged,dapd-direct",
     task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "bundle",
     prompts: Annotated[int, typer.Option(help="Prompts, decoded as one batch.")] = 8,
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Decisions of the fast path (kernels, graphs) beside those of the reference path (torch operations alone)."""
+    """Whether the fast path (kernels, graphs) decides as the reference path does (torch operations alone)."""
     where, kinds, presets = pick_device(device), names(dtypes), names(strategies)
     for kind in kinds:
         pick_dtype(kind)

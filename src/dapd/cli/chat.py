@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dapd.cli.generate import told
+from dapd.cli.generate import cost
 from dapd.cli.live import LiveView
 from dapd.cli.models import Device, Dtype, Model, opened
 from dapd.errors import DapdError, unknown
@@ -28,12 +28,12 @@ HELP = """/strategy [NAME [field=value ...]]   say or change how answers are dec
 
 def chat(
     model: Model = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens of an answer.")] = 128,
-    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Most new tokens of an answer.")] = 128,
+    system: Annotated[str | None, typer.Option(help="A system message before the conversation.")] = None,
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
@@ -101,7 +101,7 @@ class Conversation:
         if view.quiet:
             print(done.text)
         self.messages = [*asked, {"role": "assistant", "content": done.text}]
-        print(told(done), file=sys.stderr)
+        print(cost(done), file=sys.stderr)
 
     def _command(self, said: str) -> None:
         name, *words = split(said)

@@ -43,11 +43,19 @@ DEFAULT_DECODERS = (
 def compare(
     strategies: Annotated[
         list[str] | None,
-        typer.Option("--strategy", "-s", help="Preset, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated."),
+        typer.Option(
+            "--strategy",
+            "-s",
+            help="As in `dapd generate`, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated.",
+        ),
     ] = None,
     tasks: Annotated[
         str,
-        typer.Option("--tasks", "-t", help="Tasks (`dapd lab tasks`) or files of prompts and answers, by commas."),
+        typer.Option(
+            "--tasks",
+            "-t",
+            help="Tasks (`dapd lab tasks`) or .jsonl files of prompts and answers, separated by commas.",
+        ),
     ] = "bundle",
     prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
     max_new_tokens: Annotated[
@@ -58,7 +66,8 @@ def compare(
     seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
     against: Annotated[
-        str | None, typer.Option(help="A decoder, as the table names it: every other is tested against it, in pairs.")
+        str | None,
+        typer.Option(help="A decoder, as the table names it; every other is tested against it, prompt by prompt."),
     ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
     save_table: tables.SaveTable = None,

@@ -30,24 +30,29 @@ TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
 def eval_(
     model: Model = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
-    data_dir: Annotated[Path | None, typer.Option(help="Data sets as files; nothing is fetched.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with the data sets; nothing is downloaded then.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N documents of each task.")] = None,
     shots: Annotated[int | None, typer.Option(help="Examples in the prompt; default: lm-eval's.")] = None,
     chat: Annotated[str, typer.Option(help="auto, single_turn, multi_turn or none.")] = "auto",
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Generation length.")] = 256,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens of each answer.")] = 256,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of strategy, loop or evaluation; may be repeated.")
     ] = None,
-    confirm: Annotated[bool, typer.Option("--confirm-run-unsafe-code", help="Run the code the model writes.")] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
+    ] = False,
     device: Device = None,
     dtype: Dtype = None,
     fp8: Fp8 = False,
     gold: Annotated[
-        bool, typer.Option("--gold", help="Score the data sets' own answers instead of a model: full marks are due.")
+        bool,
+        typer.Option("--gold", help="Score the data sets' own answers, which should be right, to check the scorers."),
     ] = False,
     save_table: tables.SaveTable = None,
 ) -> None:

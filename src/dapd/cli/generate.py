@@ -44,27 +44,39 @@ def generate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file; .jsonl: a prompt a line.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Read the prompt from a file; from a .jsonl file, one in each line.")
+    ] = None,
     messages: Annotated[Path | None, typer.Option(help="A conversation: a file with a JSON list of messages.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     templates: Annotated[
         list[str] | None,
-        typer.Option("--template", help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer. May be repeated."),
+        typer.Option(
+            "--template",
+            help="A text with masks to fill: 'It is [MASK*2].'; with a prompt, its answer. May be repeated.",
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
-    samples: Annotated[int, typer.Option(min=1, help="Several answers to each prompt; needs a temperature.")] = 1,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Answers to each prompt; more than one needs --set temperature=...")
+    ] = 1,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
     regex: Annotated[str | None, typer.Option(help="A regular expression that the text is certain to match.")] = None,
     json_schema: Annotated[
-        Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to keep.")
+        Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to follow.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
-    pace: Annotated[float, typer.Option(min=0, help="With --live: at least so many seconds a pass.")] = 0.0,
+    pace: Annotated[float, typer.Option(min=0, help="With --live: seconds that each pass is shown at least.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each result as a line of JSON.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
-    edges: Annotated[bool, typer.Option("--edges", help="Keep the dependency graphs in the trace.")] = False,
+    edges: Annotated[
+        bool, typer.Option("--edges", help="Keep the dependency graphs in the trace (for `dapd view`).")
+    ] = False,
     top: Annotated[
-        int, typer.Option(min=0, help="Keep so many of the likeliest tokens of each commit, in the trace and the JSON.")
+        int,
+        typer.Option(
+            min=0, help="How many of the likeliest tokens to keep for each commit, in the trace and the JSON."
+        ),
     ] = 0,
     device: Device = None,
     dtype: Dtype = None,
@@ -77,7 +89,7 @@ def generate(
     schema = None if json_schema is None else read_schema(json_schema)
     if templates:
         refuse_with_templates(max_new_tokens, regex, schema, samples)
-    refuse_without_effect(options, kept=trace is not None, told=as_json, live=live, pace=pace, samples=samples)
+    refuse_without_effect(options, kept=trace is not None, printed=as_json, live=live, pace=pace, samples=samples)
     if trace is not None:
         check_writable(trace)
     prompts = [] if templates and not source.is_named else source.read()
@@ -113,11 +125,13 @@ def generate(
         write_traces(trace, [one.trace for one in done])
 
 
-def refuse_without_effect(options: Options, *, kept: bool, told: bool, live: bool, pace: float, samples: int) -> None:
-    """Refuse options that would change nothing; `kept` is whether there is a trace, `told` whether JSON is printed."""
+def refuse_without_effect(
+    options: Options, *, kept: bool, printed: bool, live: bool, pace: float, samples: int
+) -> None:
+    """Refuse options that would change nothing; `kept` is whether there is a trace, `printed` whether there is JSON."""
     if options.record_edges and not kept:
         raise DapdError("--edges keeps dependency graphs in the trace; name a file for it with --trace")
-    if options.record_top and not kept and not told:
+    if options.record_top and not kept and not printed:
         raise DapdError("--top keeps the likeliest tokens in the trace and the JSON; add --trace FILE or --json")
     if pace and not live:
         raise DapdError("--pace slows down what --live shows; add --live")
@@ -169,10 +183,10 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
-    print(told(done), file=sys.stderr)
+    print(cost(done), file=sys.stderr)
 
 
-def told(done: Completion) -> str:
+def cost(done: Completion) -> str:
     """What a completion took, in a line."""
     passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
     return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {done.seconds:.2f} s, {done.finish_reason}"

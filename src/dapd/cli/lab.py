@@ -42,10 +42,10 @@ def list_tasks() -> None:
 @app.command()
 def prompts(
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 1,
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 1,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="The prompt and nothing else: `... | dapd generate`.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each prompt as a line of JSON.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Print the prompt alone, for `... | dapd generate`.")] = False,
 ) -> None:
     """Show example prompts with a right answer each. None of them was seen in training."""
     for chosen in _chosen(task):
@@ -64,7 +64,7 @@ def prompts(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the finished checkpoint.")],
     run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run goes on.")],
-    minutes: Annotated[float, typer.Option(help="Wall-clock budget of the whole command; 0: none.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 9.0,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the masks.")] = 0,
     change: Annotated[
         list[str] | None,
@@ -139,9 +139,9 @@ def _as_table(scores: Sequence[TaskScore]) -> Table:
 
 @app.command()
 def score(
-    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab: the model that ships.")],
+    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")],
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 100,
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 100,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     save_table: tables.SaveTable = None,

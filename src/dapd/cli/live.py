@@ -33,7 +33,7 @@ BOTTOM = 4
 
 
 class LiveView:
-    """Redraws the generation region of the first row after each step, at most so often a second."""
+    """Redraws the generation region of the first row after each step, but not faster than the eye follows."""
 
     def __init__(
         self, lm: DiffusionLM, out: IO[str], *, clock: Callable[[], float] = time.monotonic, pace: float = 0.0

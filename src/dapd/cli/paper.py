@@ -24,14 +24,16 @@ def paper(
     model: Model = DEFAULT_MODEL,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only this many samples of each task, the first.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N samples of each task.")] = None,
     only: Annotated[str, typer.Option(help="Methods and tasks, separated by commas; default: all.")] = "",
-    settings: Annotated[str, typer.Option(help="Whose settings: llada, dream; auto: by the model.")] = "auto",
+    settings: Annotated[
+        str, typer.Option(help="The paper's settings for llada or for dream; auto: those for the model.")
+    ] = "auto",
     length: Annotated[int, typer.Option(help="New tokens in place of the paper's 256.")] = 256,
     shots: Annotated[int | None, typer.Option(help="Examples in lm-eval's prompts; default: as lm-eval.")] = None,
     chat: Annotated[str, typer.Option(help=f"lm-eval's prompts: {', '.join(get_args(Chat))}.")] = "auto",
     batch: Annotated[int, typer.Option(help="Prompts per batch; 1 for times that can be compared.")] = 1,
-    sweep: Annotated[bool, typer.Option("--sweep", help="multi: all settings of the paper's sweeps.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="multi: try all settings of the paper's sweeps.")] = False,
     confirm: Annotated[
         bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
     ] = False,

@@ -58,7 +58,7 @@ def plot(
     out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .png, .svg or .pdf.")] = Path("figure.png"),
     until: Annotated[float, typer.Option(help="trajectory, heatmap: the share of the decoding to draw.")] = 1.0,
     row: Annotated[
-        int | None, typer.Option(min=1, help="Kinds of traces: which trace of each file, from 1; default: all.")
+        int | None, typer.Option(min=1, help="With traces: which one of each file, from 1; default: all.")
     ] = None,
     size: Annotated[str | None, typer.Option(help="Width and height in inches, '7x4'; default: by content.")] = None,
     title: Annotated[str | None, typer.Option(help="A heading over the figure.")] = None,
@@ -69,7 +69,7 @@ def plot(
     model: Annotated[str, typer.Option("--model", "-m", help="edges: as in `dapd generate`.")] = DEFAULT_MODEL,
     prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="edges: take test prompts of this lab task.")] = None,
-    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of it.")] = 4,
+    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of that task.")] = 4,
     max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens.")] = 128,
     tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
 ) -> None:

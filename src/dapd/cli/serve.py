@@ -14,16 +14,22 @@ from dapd.generation import DEFAULT_MODEL
 
 def serve(
     model: Model = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option(help="Where to listen; others than loopback need API keys.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
-    keys: Annotated[Path | None, typer.Option(help="API keys, one a line; or set DAPD_API_KEYS.")] = None,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Let everybody in, from other machines, too.")] = False,
-    origin: Annotated[list[str] | None, typer.Option(help="A page's origin that may call; may be repeated.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="A file with API keys, one in each line; or set DAPD_API_KEYS.")
+    ] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Ask for no API key, not even on an address that others reach.")
+    ] = False,
+    origin: Annotated[
+        list[str] | None, typer.Option(help="A web page that may call, as https://HOST; may be repeated.")
+    ] = None,
     places: Annotated[int, typer.Option(help="Texts decoded at the same time.", min=1)] = 16,
     queue: Annotated[int, typer.Option(help="Texts that may wait for a place.", min=0)] = 64,
-    max_prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1)] = 16_384,
-    max_new_tokens: Annotated[int, typer.Option(help="New tokens of a text.", min=1)] = 4_096,
-    max_seconds: Annotated[float, typer.Option(help="Seconds for a request.", min=1)] = 600.0,
+    max_prompt: Annotated[int, typer.Option(help="Longest prompt, in tokens.", min=1)] = 16_384,
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of a text.", min=1)] = 4_096,
+    max_seconds: Annotated[float, typer.Option(help="Longest time of a request, in seconds.", min=1)] = 600.0,
     drain_seconds: Annotated[float, typer.Option(help="Seconds to finish after SIGTERM.", min=1)] = 30.0,
     device: Device = None,
     dtype: Dtype = None,

@@ -57,9 +57,9 @@ class FileTask(Task):
         return Example(self.name, row["prompt"], answers[0], {"answers": answers, "match": match})
 
     def score(self, example: Example, text: str) -> float:
-        said = " ".join(text.split())
+        words = " ".join(text.split())
         answers = [" ".join(answer.split()) for answer in example.meta["answers"]]
-        return float(said in answers if example.meta["match"] == "exact" else any(one in said for one in answers))
+        return float(words in answers if example.meta["match"] == "exact" else any(one in words for one in answers))
 
     def draw(self, rng: random.Random) -> Example:
         raise DapdError(f"{self.path} is a list of prompts; none can be drawn")

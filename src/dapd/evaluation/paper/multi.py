@@ -35,11 +35,11 @@ def multi(study: Study) -> Report:
     """Accuracy and steps of every method on five independent questions at a time, in one block."""
     study.only_llada("multi")
     methods = [method for method, _ in study.chosen((method, TASK) for method in numbers.MULTI)]
-    asked = ask_all(study)
+    prompts = ask_all(study)
     results: dict[str, MethodResult] = {}
     notes = [f"Our own draw of the bundles, seed {SEED}: the authors' is not published."]
     for method in methods:
-        setting, results[method] = _best(study, method, asked)
+        setting, results[method] = _best(study, method, prompts)
         if study.scope.sweep and method in SWEEPS:
             notes.append(f"{numbers.TITLES[method]}: the most accurate of its sweep is {describe(setting.strategy)}.")
     if not study.scope.sweep:
@@ -50,19 +50,19 @@ def multi(study: Study) -> Report:
     return Report("multi", numbers.LABELS["multi"], tuple(lines), (*study.notes(), *notes))
 
 
-def _best(study: Study, method: str, asked: Sequence[Bundle]) -> tuple[Setting, MethodResult]:
+def _best(study: Study, method: str, prompts: Sequence[Bundle]) -> tuple[Setting, MethodResult]:
     """The most accurate of the settings to be tried, fewer steps breaking a tie."""
     tried = SWEEPS.get(method, [METHODS[method]]) if study.scope.sweep else [METHODS[method]]
-    results = [(setting, _one(study, method, setting, asked)) for setting in tried]
+    results = [(setting, _one(study, method, setting, prompts)) for setting in tried]
     return max(results, key=lambda pair: (pair[1].accuracy, -pair[1].steps))
 
 
-def _one(study: Study, method: str, setting: Setting, asked: Sequence[Bundle]) -> MethodResult:
+def _one(study: Study, method: str, setting: Setting, prompts: Sequence[Bundle]) -> MethodResult:
     study.tell(f"multi: {numbers.TITLES[method]}")
     plan = study.plan(setting, LENGTH)
     out = study.folder(Cell(method, "multi", setting, plan.length).key)
-    records = evaluate(study.model, asked, plan, out, progress=study.progress)
-    return summarise(asked, records, plan, out.relative_to(study.out))
+    records = evaluate(study.model, prompts, plan, out, progress=study.progress)
+    return summarise(prompts, records, plan, out.relative_to(study.out))
 
 
 def _line(method: str, result: MethodResult, n_new: int) -> Line:
