@@ -118,7 +118,7 @@ def generate(
             )
     done = [one.cut_at(stop or ()) for one in done]
     for one in done:
-        show(one, chosen, lm, as_json=as_json, shown=view is not None)
+        show(one, chosen, lm, as_json=as_json, shown=view is not None, paced=pace > 0)
     if lm.name.startswith("random:") and not as_json:
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
@@ -168,7 +168,7 @@ def read_schema(path: Path) -> Any:
         raise DapdError(f"{path} is not JSON: {first_line(error)}") from None
 
 
-def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool) -> None:
+def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool, paced: bool) -> None:
     if as_json:
         content = {
             "text": done.text,
@@ -183,10 +183,11 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
-    print(cost(done), file=sys.stderr)
+    print(cost(done, paced=paced), file=sys.stderr)
 
 
-def cost(done: Completion) -> str:
-    """What a completion took, in a line."""
+def cost(done: Completion, *, paced: bool = False) -> str:
+    """What a completion took, in a line; the seconds that it was slowed down for the eye do not count."""
+    seconds = done.compute_seconds if paced else done.seconds
     passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
-    return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {done.seconds:.2f} s, {done.finish_reason}"
+    return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {seconds:.2f} s, {done.finish_reason}"
