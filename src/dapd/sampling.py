@@ -29,7 +29,7 @@ class Sampling:
     top_p: float | None = None
     """Keep the most likely tokens of this total probability, also at temperature 0 (it raises confidences)."""
     top_k: int | None = None
-    """How many of the likeliest tokens may be drawn, also at temperature 0."""
+    """Draw among this many of the likeliest tokens only, also at temperature 0."""
     tempered_confidence: bool = False
     """Take confidence from softmax(logits / temperature), as Dream does, not from the plain softmax, as LLaDA does."""
     eos: EosPolicy = "none"

@@ -125,9 +125,11 @@ def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:
     """The name and the texts of the fields of `NAME` or `NAME:field=value,...`, as the command line has them."""
-    name, colon, rest = spec.rpartition(":")
-    if not colon or "=" not in rest:
+    before = spec.partition("=")[0]
+    name, colon, _ = before.rpartition(":")
+    if not colon or before == spec:
         return spec, {}
+    rest = spec.removeprefix(f"{name}:")
     return name, dict(split_pair(part, f"in {spec!r},") for part in rest.split(",") if part)
 
 
@@ -135,7 +137,7 @@ def named(name: str) -> Setting:
     """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own (`dapd.own`)."""
     if not own.is_own(name):
         return setting(name)
-    strategy = own.find(name)
+    strategy = own.make(name)
     if isinstance(strategy, Setting):
         return strategy
     if not callable(getattr(strategy, "select", None)):

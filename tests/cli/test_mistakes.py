@@ -70,7 +70,7 @@ TINY = ("generate", "hello", "-m", "random:tiny-llada", "--device", "cpu", "-n",
 
 
 def test_a_trace_that_could_not_be_written_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dapd.cli.generate.load", lambda *_, **__: pytest.fail("it was begun"))
+    monkeypatch.setattr("dapd.cli.generate.opened", lambda *_, **__: pytest.fail("it was begun"))
     assert "No such file or directory" in fails(main, *TINY, "--trace", tmp_path / "nodir" / "x.jsonl")
     assert "it is a folder" in fails(main, *TINY, "--trace", tmp_path)
 

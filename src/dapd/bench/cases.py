@@ -59,7 +59,7 @@ class Case:
     """None: as the engine decides."""
     settle: int | None = None
     taken: int | None = None
-    """DAPD: choose the edge threshold so that the set has about so many positions; None: the preset's threshold."""
+    """DAPD: choose the edge threshold so that the set has about this many positions; None: the preset's threshold."""
 
     def __post_init__(self) -> None:
         for name, least in (("prompt", 0), ("gen", 2), ("batch", 1)):

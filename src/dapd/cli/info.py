@@ -114,7 +114,7 @@ def doctor() -> None:
     triton = importlib.util.find_spec("triton") is not None
     table.add_row("attention", "torch SDPA", "everywhere")
     kernels = torch.cuda.is_available() and triton
-    table.add_row("attention capture", "Triton" if kernels else "torch", "in the layers that a decoder reads alone")
+    table.add_row("attention capture", "Triton" if kernels else "torch", "only in the layers that a decoder reads")
     table.add_row("triton", "yes" if triton else "no", "not needed: every function has a torch version")
     console.print(table)
 

@@ -11,14 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from dapd.cli import tables
 from dapd.errors import DapdError
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
 from dapd.lab.evaluate import TaskScore, evaluate
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
+from dapd.table import Table
 
 app = typer.Typer(help="The lab: tasks with known answers, and the small model trained on them.", no_args_is_help=True)
 console = Console()
@@ -34,19 +35,17 @@ def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
 @app.command("tasks")
 def list_tasks() -> None:
     """List the tasks: what is scored, and which dependency graph is known."""
-    table = Table("task", "scored", "true edges", "tokens")
-    for task in tasks.TASKS.values():
-        table.add_row(task.name, task.scored, task.graph or "not known", str(task.room))
-    console.print(table)
+    rows = [(task.name, task.scored, task.graph or "not known", str(task.room)) for task in tasks.TASKS.values()]
+    tables.show(console, Table(("task", "scored", "true edges", "tokens"), rows, words=3))
 
 
 @app.command()
 def prompts(
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 1,
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 1,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="The prompt and nothing else: `... | dapd generate`.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each prompt as a line of JSON.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Print the prompt alone, for `... | dapd generate`.")] = False,
 ) -> None:
     """Show example prompts with a right answer each. None of them was seen in training."""
     for chosen in _chosen(task):
@@ -65,7 +64,7 @@ def prompts(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the finished checkpoint.")],
     run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run goes on.")],
-    minutes: Annotated[float, typer.Option(help="Wall-clock budget of the whole command; 0: none.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 9.0,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the masks.")] = 0,
     change: Annotated[
         list[str] | None,
@@ -88,7 +87,10 @@ def train(
     _write(out / RECORD, record)
     console.print(f"trained {record['steps']} steps in {record['seconds']} s, weights in {out}")
     if settings.prompts:
-        record["scores"] = _evaluate(out, settings.tasks, settings.prompts, settings.seed, str(trainer.device))
+        scores = _evaluate(out, settings.tasks, settings.prompts, settings.seed, str(trainer.device))
+        record["scores"] = {
+            row.task: {key: getattr(row, key) for key in ("prompts", "score", "whole")} for row in scores
+        }
         _write(out / RECORD, {**record, "seconds_in_all": round(time.monotonic() - started, 1)})
 
 
@@ -116,35 +118,40 @@ def _report(record: dict[str, Any]) -> None:
     print(f"step {record['step']}  {line}", flush=True)
 
 
-def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str) -> dict[str, Any]:
-    """Score the checkpoint in a folder and print the table."""
+def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str) -> list[TaskScore]:
+    """Score the checkpoint in a folder; print the table, and some of the answers that are wrong."""
     from dapd.models import load_network
 
     network = load_network(folder, device=device)
-    table = Table("task", "prompts", "score", "all right", title="step by step")
-    scores: dict[str, Any] = {}
-    missed: list[tuple[TaskScore, str, str]] = []
-    for row in evaluate(network, LabTokenizer.load(folder), _chosen(names), n, seed=seed):
-        table.add_row(row.task, str(row.prompts), f"{100 * row.score:.2f}", f"{100 * row.whole:.2f}")
-        scores[row.task] = {"prompts": row.prompts, "score": row.score, "whole": row.whole}
-        missed += [(row, prompt, text) for prompt, text in row.misses]
-    console.print(table)
-    for row, prompt, text in missed:
-        console.print(f"[bold]wrong in {row.task}[/]: {escape(repr(prompt))} -> {escape(repr(text))}", soft_wrap=True)
+    scores = list(evaluate(network, LabTokenizer.load(folder), _chosen(names), n, seed=seed))
+    tables.show(console, _as_table(scores))
+    for row in scores:
+        for prompt, text in row.misses:
+            shown = f"{escape(repr(prompt))} -> {escape(repr(text))}"
+            console.print(f"[bold]wrong in {row.task}[/]: {shown}", soft_wrap=True)
     return scores
+
+
+def _as_table(scores: Sequence[TaskScore]) -> Table:
+    rows = [(row.task, str(row.prompts), f"{100 * row.score:.2f}", f"{100 * row.whole:.2f}") for row in scores]
+    return Table(("task", "prompts", "score %", "wholly right %"), rows, "step by step")
 
 
 @app.command()
 def score(
-    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab: the model that ships.")],
+    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")],
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 100,
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 100,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Score a model on test prompts, decoding step by step."""
     from dapd.models import resolve
     from dapd.models.devices import pick_device
+    from dapd.models.source import ANY_TEXT
 
-    folder = model if model.is_dir() else resolve(model)
-    _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
+    tables.check_files(save_table)
+    folder = resolve("lab" if str(model) == ANY_TEXT else model)  # these tasks hold no word that it does not know
+    scores = _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
+    tables.save(save_table, _as_table(scores))

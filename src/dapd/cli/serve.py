@@ -8,27 +8,32 @@ from typing import Annotated
 
 import typer
 
-from dapd.cli.generate import calm_threads
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.cli.models import Device, Dtype, Fp8, Model, opened
+from dapd.generation import DEFAULT_MODEL
 
 
 def serve(
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option(help="Where to listen; others than loopback need API keys.")] = "127.0.0.1",
+    model: Model = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
-    keys: Annotated[Path | None, typer.Option(help="API keys, one a line; or set DAPD_API_KEYS.")] = None,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Let everybody in, from other machines, too.")] = False,
-    origin: Annotated[list[str] | None, typer.Option(help="A page's origin that may call; may be repeated.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="A file with API keys, one in each line; or set DAPD_API_KEYS.")
+    ] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Ask for no API key, not even on an address that others reach.")
+    ] = False,
+    origin: Annotated[
+        list[str] | None, typer.Option(help="A web page that may call, as https://HOST; may be repeated.")
+    ] = None,
     places: Annotated[int, typer.Option(help="Texts decoded at the same time.", min=1)] = 16,
     queue: Annotated[int, typer.Option(help="Texts that may wait for a place.", min=0)] = 64,
-    max_prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1)] = 16_384,
-    max_new_tokens: Annotated[int, typer.Option(help="New tokens of a text.", min=1)] = 4_096,
-    max_seconds: Annotated[float, typer.Option(help="Seconds for a request.", min=1)] = 600.0,
+    max_prompt: Annotated[int, typer.Option(help="Longest prompt, in tokens.", min=1)] = 16_384,
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of a text.", min=1)] = 4_096,
+    max_seconds: Annotated[float, typer.Option(help="Longest time of a request, in seconds.", min=1)] = 600.0,
     drain_seconds: Annotated[float, typer.Option(help="Seconds to finish after SIGTERM.", min=1)] = 30.0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
 ) -> None:
     """Serve a model: /v1/chat/completions, /v1/completions, /v1/infill, and a page to watch it at /."""
     from dapd import server
@@ -42,7 +47,6 @@ def serve(
         drain_seconds=drain_seconds,
     )
     config = server.Config(host, port, server.Keys.find(keys), anonymous, tuple(origin or ()), limits)
-    lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    lm = opened(model, device, dtype, fp8=fp8)
     print(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)", file=sys.stderr, flush=True)
     server.serve(lm, config)

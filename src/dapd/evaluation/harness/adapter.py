@@ -188,8 +188,8 @@ class HarnessLM(LM):  # type: ignore[misc]
 
     def _answer(self, ready: Ready, completion: Completion) -> str:
         """What is scored of a completion."""
-        asked = self.options.fenced_code
-        wanted = self.prompter.chat != "none" if asked is None else asked
+        option = self.options.fenced_code
+        wanted = self.prompter.chat != "none" if option is None else option
         # Only the task that begins the function in the prompt; its variants for chats begin the block themselves.
         block = fenced(completion.text) if wanted and ready.job.key[0] == "humaneval" else None
         return cut(completion.text, ready.until) if block is None else block

@@ -79,7 +79,7 @@ class Bundle(Task):
         return 32 * math.ceil(LONGEST * self.most / 32)
 
     def of(self, n_questions: int) -> Bundle:
-        """The same task with so many questions in every prompt."""
+        """The same task with a fixed number of questions in every prompt."""
         if not self.fewest <= n_questions <= self.most:
             missing = f"{self.name}-{n_questions}"
             raise DapdError(f"task {self.name} has {self.fewest} to {self.most} questions, so {missing} does not exist")

@@ -30,5 +30,5 @@ def _opening(prompt: str) -> str:
 
 
 def _asking(task: Task, n_questions: int) -> Task:
-    """The task with so many questions in a prompt, where it may have as many."""
+    """The task with that number of questions in a prompt, where it may have as many."""
     return task.of(n_questions) if isinstance(task, Bundle) and task.fewest <= n_questions <= task.most else task
