@@ -129,15 +129,27 @@ def load(
     mask_id: int | None = None,
     eot_id: int | None = None,
     fp8: bool = False,
+    tensor_parallel: bool = False,
 ) -> DiffusionLM:
     """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
 
     `mask_id` and `eot_id` name the mask and the end-of-turn token where a checkpoint does not, or names others. `fp8`
     quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
+    `tensor_parallel` divides a model that is too large for one GPU among the processes that `torchrun` started; all of
+    them must then ask the same of it.
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
-    model = open_model(source, device=device, dtype=dtype, revision=revision, mask_id=mask_id, eot_id=eot_id, fp8=fp8)
+    model = open_model(
+        source,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        mask_id=mask_id,
+        eot_id=eot_id,
+        fp8=fp8,
+        tensor_parallel=tensor_parallel,
+    )
     return DiffusionLM.of(model)
 
 

@@ -75,9 +75,13 @@ def generate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    tensor_parallel: Annotated[
+        bool, typer.Option("--tensor-parallel", help="One model over the processes of torchrun; the first one speaks.")
+    ] = False,
 ) -> None:
     """Complete a prompt, several of them, or fill the masks of a template."""
     source = Source(prompt, file, messages, system, raw)
+    silent = tensor_parallel and is_follower(source, templates)
     usual = Options(record_edges=edges, record_top=top, early_stop=not templates)
     chosen, options = read_settings(strategy, settings or [], usual)
     schema = None if json_schema is None else read_schema(json_schema)
@@ -87,12 +91,13 @@ def generate(
     if trace is not None:
         check_writable(trace)
     prompts = [] if templates and not source.is_named else source.read()
-    with loading(model):
-        lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
+    with nullcontext() if silent else loading(model):
+        lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8, tensor_parallel=tensor_parallel)
     calm_threads(lm)
     asked = [one for one in source.asked(lm, prompts) for _ in range(samples)]
     single = len(asked) <= 1 and len(templates or ()) <= 1
-    view = LiveView(lm, sys.stdout, pace=pace) if live and single and sys.stdout.isatty() and not as_json else None
+    visible = live and single and sys.stdout.isatty() and not as_json and not silent
+    view = LiveView(lm, sys.stdout, pace=pace) if visible else None
     on_step = None if view is None else view.add
     with view or nullcontext():
         if templates:
@@ -112,6 +117,8 @@ def generate(
                 regex=regex,
                 json_schema=schema,
             )
+    if silent:
+        return
     done = [one.cut_at(stop or ()) for one in done]
     for one in done:
         show(one, chosen, lm, as_json=as_json, shown=view is not None)
@@ -119,6 +126,13 @@ def generate(
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
         write_traces(trace, [one.trace for one in done])
+
+
+def is_follower(source: Source, templates: Sequence[str] | None) -> bool:
+    """Whether this is one of the processes of torchrun that only help; all of them must know the prompt."""
+    if source.reads_standard_input and not templates:
+        raise DapdError("with --tensor-parallel every process reads the prompt: give it as an argument or with --file")
+    return os.environ.get("RANK", "0") != "0"
 
 
 def refuse_without_effect(options: Options, *, kept: bool, told: bool, live: bool, pace: float, samples: int) -> None:

@@ -41,6 +41,10 @@ class Source:
         """Whether there is a prompt besides standard input."""
         return self.prompt is not None or self.file is not None or self.messages is not None
 
+    @property
+    def reads_standard_input(self) -> bool:
+        return self.prompt in (None, "-") and self.file is None and self.messages is None
+
     def read(self) -> list[str | list[Message]]:
         """The prompts: texts, or conversations."""
         if self.messages is not None:
@@ -49,7 +53,7 @@ class Source:
             return _lines(self.file)
         if self.file is not None:
             text = _text(self.file).strip()
-        elif self.prompt in (None, "-"):
+        elif self.reads_standard_input:
             text = _standard_input()
         else:
             text = str(self.prompt)
