@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli import crew, tables
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, missing_extra, unknown
 from dapd.evaluation.compare import Comparison, decoders
@@ -21,11 +20,11 @@ from dapd.evaluation.paired import Difference, differences
 from dapd.evaluation.runs import RESULTS
 from dapd.evaluation.summary import Row, areas, as_table, summarise
 from dapd.files import check_writable, make_folder, write_text
-from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, load
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS
 from dapd.lab.tasks import Task, get
-from dapd.models.devices import pick_dtype
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
+from dapd.scale.team import Spread
 from dapd.table import Table
 from dapd.wording import plural
 
@@ -65,6 +64,8 @@ def compare(
     save_table: tables.SaveTable = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
 ) -> None:
     """Compare decoders on tasks whose answers can be checked."""
     tables.check_files(save_table)
@@ -74,16 +75,19 @@ def compare(
     asked = [task_named(name.strip(), max_new_tokens) for name in tasks.split(",") if name.strip()]
     if not asked:
         raise DapdError("no task was named; see `dapd lab tasks`")
-    lm = load(model, device=device, dtype=pick_dtype(dtype))
-    calm_threads(lm)
-    comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
     if against is not None and against not in (labels := [decoder.label for decoder in chosen]):
         raise unknown("decoder", against, labels)
     summary, figure = out / "summary.json", out / "tradeoff.png"
     for path in (summary, *[figure] * plot):  # before the minutes that the work takes
         check_writable(make_folder(out) / path.name)
     console = Console()
-    with Working(console, "decoding", len(comparison)) as work:
+    with (
+        Working(console, "decoding", len(chosen) * len(asked) * prompts) as work,
+        crew.model(
+            model, spread=Spread(workers, address=address), batch=batch, device=device, dtype=dtype, tell=work.tell
+        ) as lm,
+    ):
+        comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
         results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)

@@ -11,17 +11,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli import crew, tables
 from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.harness.gold import EXPECTED, check
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
-from dapd.evaluation.world import World, local_device
+from dapd.evaluation.world import World
 from dapd.fields import split_pair
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.generation import DEFAULT_MODEL
+from dapd.scale.team import Spread
 from dapd.settings import DEFAULT_STRATEGY
 from dapd.table import Table
 from dapd.wording import plural
@@ -49,6 +48,8 @@ def eval_(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
     gold: Annotated[
         bool, typer.Option("--gold", help="Score the data sets' own answers instead of a model: full marks are due.")
     ] = False,
@@ -63,10 +64,14 @@ def eval_(
         return
     texts = dict(split_pair(pair, "--set") for pair in settings or [])
     chosen, options = configured(strategy, {"chat": chat, **texts}, base)
-    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    spread = Spread(workers, address=address)
     console = Console(quiet=World.from_environment().rank > 0)
-    with Working(console, "samples") as work:
+    with (
+        Working(console, "samples") as work,
+        crew.model(
+            model, spread=spread, batch=options.batch, device=device, dtype=dtype, fp8=fp8, tell=work.tell
+        ) as lm,
+    ):
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, summaries, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +20,11 @@ from dapd.decoding import Options
 from dapd.errors import DapdError, first_line
 from dapd.files import check_writable, parse_json
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM, load
+from dapd.lab.tasks.rooms import room_for
 from dapd.models.devices import pick_dtype
-from dapd.models.source import ANY_TEXT
 from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
 from dapd.trace import write_traces
 from dapd.wording import plural
-
-LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
 
 BATCH = 16
 """Prompts that share a forward pass, at most."""
@@ -110,7 +108,7 @@ def generate(
             done = lm.generate_batch(
                 asked,
                 strategy=chosen,
-                max_new_tokens=room_for(lm, prompts) if max_new_tokens is None else max_new_tokens,
+                max_new_tokens=max(room_for(lm, one) for one in prompts) if max_new_tokens is None else max_new_tokens,
                 batch_size=BATCH,
                 options=options,
                 on_step=on_step,
@@ -155,15 +153,6 @@ def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema:
         raise DapdError("a template has as many new tokens as masks; leave out -n")
     if samples > 1:
         raise DapdError("--samples is for prompts; a template may be repeated instead")
-
-
-def room_for(lm: DiffusionLM, prompts: Sequence[object]) -> int:
-    """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
-    if lm.name not in LAB_NAMES:
-        return DEFAULT_NEW_TOKENS
-    from dapd.lab.tasks.rooms import room
-
-    return max((room(str(prompt)) or DEFAULT_NEW_TOKENS for prompt in prompts), default=DEFAULT_NEW_TOKENS)
 
 
 @contextmanager

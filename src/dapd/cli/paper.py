@@ -8,16 +8,18 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli import crew, tables
 from dapd.cli.paper_figures import draw
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
-from dapd.evaluation.world import World, local_device
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.evaluation.world import World
+from dapd.generation import DEFAULT_MODEL
+from dapd.scale.team import Spread
+
+ALONE = ("tau_min", "toy")
+"""Tables that one process makes: a decoder counts edge scores as it goes, or nothing is decoded by the model."""
 
 
 def paper(
@@ -42,6 +44,8 @@ def paper(
     save_table: tables.SaveTable = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
 ) -> None:
     """Run a table of the paper with its settings and print our numbers beside its own."""
     if table not in TABLES:
@@ -53,10 +57,14 @@ def paper(
     tables.check_files(save_table)
     if batch < 1:
         raise DapdError(f"batch is {batch}; it must be at least 1")
-    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype))
-    calm_threads(lm)
+    spread = Spread(workers, address=address)
+    if table in ALONE and not spread.is_here:
+        raise DapdError(f"{table} is made in one process; leave out --workers and --address")
     console = Console(quiet=World.from_environment().rank > 0)
-    with Working(console, "samples") as work:
+    with (
+        Working(console, "samples") as work,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype, tell=work.tell) as lm,
+    ):
         study = Study(
             model=lm,
             out=out,
