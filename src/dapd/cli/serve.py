@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dapd.cli.generate import calm_threads
+from dapd.errors import DapdError
 from dapd.generation import DEFAULT_MODEL, load
 from dapd.models.devices import pick_dtype
 
@@ -29,6 +30,14 @@ def serve(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="So many models behind one address, on Ray Serve; a GPU each.")
+    ] = None,
+    max_replicas: Annotated[int | None, typer.Option(min=1, help="With --replicas: up to so many under load.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --replicas: a running Ray cluster, HOST:PORT or auto; default: one here.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="With --replicas: seconds until all are ready.")] = 600.0,
 ) -> None:
     """Serve a model: /v1/chat/completions, /v1/completions, /v1/infill, and a page to watch it at /."""
     from dapd import server
@@ -42,7 +51,22 @@ def serve(
         drain_seconds=drain_seconds,
     )
     config = server.Config(host, port, server.Keys.find(keys), anonymous, tuple(origin or ()), limits)
+    if replicas is not None:
+        from dapd.scale.recipe import Recipe
+        from dapd.scale.replicas import Fleet, serve_replicas
+
+        recipe = Recipe(model, device, pick_dtype(dtype), fp8)
+        serve_replicas(recipe, config, Fleet(replicas, max_replicas, address, patience), tell)
+        return
+    if max_replicas is not None or address is not None:
+        raise DapdError(
+            "--max-replicas and --address are for several replicas; say with how many to begin: --replicas 2"
+        )
     lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
     calm_threads(lm)
-    print(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)", file=sys.stderr, flush=True)
+    tell(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)")
     server.serve(lm, config)
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

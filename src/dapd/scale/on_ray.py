@@ -53,14 +53,17 @@ class Cluster:
         """What Ray sets aside for a worker."""
         return {"num_cpus": CPUS, "num_gpus": 1 if self.device(recipe) == "cuda" else 0}
 
-    def late(self) -> DapdError:
-        """What to say where nothing comes any more."""
+    def free(self) -> str:
+        """What of the cluster nobody holds, in words."""
         import ray
 
         free, kinds = ray.available_resources(), [kind for kind in ("CPU", "GPU") if self.totals.get(kind)]
-        told = ", ".join(f"{free.get(kind, 0):g} of {self.totals[kind]:g} {kind}s" for kind in kinds)
+        return ", ".join(f"{free.get(kind, 0):g} of {self.totals[kind]:g} {kind}s" for kind in kinds) or "nothing"
+
+    def late(self) -> DapdError:
+        """What to say where nothing comes any more."""
         return DapdError(
-            f"no result came from the cluster for {self.spread.patience:g} s (free there: {told or 'nothing'}); wait "
+            f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait "
             "for what holds it, ask for fewer workers, or give a longer --patience; what was done is kept"
         )
 
