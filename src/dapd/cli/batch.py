@@ -63,10 +63,10 @@ def batch(
     check_writable(output)
     rows = read_rows(source, plan)
     if ignored := without_meaning(rows):
-        print(f"note: columns that mean nothing here: {', '.join(ignored)}", file=sys.stderr)
+        crew.note(f"columns that mean nothing here: {', '.join(ignored)}")
     recipe = Recipe(model, device, pick_dtype(dtype), fp8, places)
     console = Console(stderr=True)
-    with Working(console, "rows", len(rows)) as work, gathered(recipe, spread, work.tell, in_one=True) as team:
+    with Working(console, "rows", len(rows)) as work, gathered(recipe, spread, crew.note, in_one=True) as team:
         if spread.is_here:
             calm_threads(team.lm)
         records = run(rows, plan, team, output, work.advance)

@@ -80,12 +80,10 @@ def compare(
     summary, figure = out / "summary.json", out / "tradeoff.png"
     for path in (summary, *[figure] * plot):  # before the minutes that the work takes
         check_writable(make_folder(out) / path.name)
-    console = Console()
+    console, spread = Console(), Spread(workers, address=address)
     with (
         Working(console, "decoding", len(chosen) * len(asked) * prompts) as work,
-        crew.model(
-            model, spread=Spread(workers, address=address), batch=batch, device=device, dtype=dtype, tell=work.tell
-        ) as lm,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
     ):
         comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
         results = comparison.run(out, work.advance)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -21,6 +22,11 @@ Workers = Annotated[int, typer.Option(min=1, help="Processes that decode; a GPU 
 Address = Annotated[str | None, typer.Option(help="Workers on a running Ray cluster: HOST:PORT, or auto.")]
 
 
+def note(text: str) -> None:
+    """Tell the user something beside the results."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def model(
     name: str,
@@ -30,13 +36,12 @@ def model(
     device: str | None,
     dtype: str | None,
     fp8: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[DiffusionLM]:
     """The model of an evaluation: here, or spread over workers."""
     if not spread.is_here and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise DapdError("torchrun shares the work out already; leave out --workers and --address")
     where = device or local_device() if spread.is_here else device
-    with gathered(Recipe(name, where, pick_dtype(dtype), fp8, batch), spread, tell) as team:
+    with gathered(Recipe(name, where, pick_dtype(dtype), fp8, batch), spread, note) as team:
         if spread.is_here:
             calm_threads(team.lm)
         yield team.lm

@@ -68,9 +68,7 @@ def eval_(
     console = Console(quiet=World.from_environment().rank > 0)
     with (
         Working(console, "samples") as work,
-        crew.model(
-            model, spread=spread, batch=options.batch, device=device, dtype=dtype, fp8=fp8, tell=work.tell
-        ) as lm,
+        crew.model(model, spread=spread, batch=options.batch, device=device, dtype=dtype, fp8=fp8) as lm,
     ):
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:

@@ -63,7 +63,7 @@ def paper(
     console = Console(quiet=World.from_environment().rank > 0)
     with (
         Working(console, "samples") as work,
-        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype, tell=work.tell) as lm,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
     ):
         study = Study(
             model=lm,

@@ -21,7 +21,7 @@ def read(path: Path) -> list[Any]:
     """The rows of a file: what each of them says, or what is wrong with it."""
     reader = _by_ending(path, {".jsonl": _read_lines, ".parquet": _read_parquet})
     try:
-        rows = reader(path)
+        rows: list[Any] = reader(path)
     except OSError as error:
         raise DapdError(f"cannot read {path}: {error.strerror or first_line(error)}") from None
     if not rows:
@@ -80,11 +80,8 @@ def _parquet(records: Sequence[Record], columns: Sequence[str]) -> bytes:
     import pyarrow
 
     whole = {name: [record.get(name) for record in records] for name in columns}
-    # A column has one type, and its numbers an end.
-    if len({type(value) for value in whole["id"]}) > 1 or any(
-        not isinstance(i, str) and i >> 63 not in (0, -1) for i in whole["id"]
-    ):
-        whole["id"] = [str(value) for value in whole["id"]]
+    if not all(isinstance(one, int) and -(2**63) <= one < 2**63 for one in whole["id"]):
+        whole["id"] = [str(one) for one in whole["id"]]  # a column has one type
     arrow.write_table(pyarrow.table(whole), out)
     return out.getvalue()
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from dapd.canvas import Canvas
 from dapd.decoding import Constraint, Options, Step
 from dapd.errors import DapdError
-from dapd.generation import DEFAULT_STRATEGY, AnyStrategy, Completion, DiffusionLM, R, T
+from dapd.generation import AnyStrategy, Completion, DiffusionLM, R, T
 from dapd.models.devices import pick_device
 from dapd.scale.recipe import Recipe
 from dapd.scale.work import Call, Crew, Failure, Given, Order, Outcome, Worker
 from dapd.scale.workers import Processes, devices
-from dapd.settings import as_setting
+from dapd.settings import DEFAULT_STRATEGY, as_setting
 
 PATIENCE = 600.0
 """Seconds without any result after which a cluster is given up."""

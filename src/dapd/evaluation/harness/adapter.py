@@ -242,7 +242,7 @@ def weigh(model: DiffusionLM, asked: Weighed) -> tuple[float, float]:
         log_likelihood(model.network, before, after, asked.samples, asked.seed + number)
         for number, (before, after) in enumerate(asked.pieces)
     ]
-    return sum(values), round(time.perf_counter() - began, 6)
+    return sum(values, 0.0), round(time.perf_counter() - began, 6)
 
 
 def _head(job: Job[Any], kind: str) -> Record:
