@@ -89,7 +89,10 @@ def test_parquet_in_and_out(tmp_path: Path) -> None:
     lines = results(tmp_path / "lines.jsonl")
     stored = [{k: v for k, v in row.items() if k != "seconds" and v is not None} for row in table.to_pylist()]
     assert stored == [{**line, "id": str(line["id"])} for line in lines], "numbers and texts in one column are texts"
-    rows: list[dict[str, Any]] = [{"id": 7, "prompt": "a", "max_new_tokens": None}, {"id": 9, "prompt": "b", "max_new_tokens": 8}]
+    rows: list[dict[str, Any]] = [
+        {"id": 7, "prompt": "a", "max_new_tokens": None},
+        {"id": 9, "prompt": "b", "max_new_tokens": 8},
+    ]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     write(tmp_path / "same.jsonl", [json.dumps(row) for row in rows])
     for name in ("in.parquet", "same.jsonl"):

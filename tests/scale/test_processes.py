@@ -156,5 +156,3 @@ def test_torchrun_and_workers_are_one_too_many(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = CliRunner().invoke(app, ["compare", "--workers", "2", "--out", str(tmp_path)])
     assert "torchrun shares the work out already" in str(done.exception)
-
-
