@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 import traceback
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,8 @@ from typing import Any
 
 from dapd.errors import DapdError, first_line, unknown
 from dapd.fields import read_as
+
+_PREFIX = "dapd_own_"
 
 
 def is_own(name: str) -> bool:
@@ -98,11 +101,23 @@ def _hint(parameter: inspect.Parameter) -> Any:
     return str if parameter.default in (parameter.empty, None) else type(parameter.default)
 
 
+def files() -> list[Path]:
+    """The files of the user's own that were read so far."""
+    return [Path(str(module.__file__)) for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+
+
+def read_again(paths: list[Path]) -> None:
+    """Read what another process has read: its objects can be understood then."""
+    for path in paths:
+        _from_file(path)
+
+
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise DapdError(f"there is no file {path}")
     # Registered under a name of its own: dataclasses look their module up, and a file may be called like a package.
-    name = f"dapd_own_{abs(hash(path.resolve()))}"
+    # The name is the same in every process, so that objects travel between them.
+    name = f"{_PREFIX}{zlib.crc32(str(path.resolve()).encode(errors='surrogateescape')):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

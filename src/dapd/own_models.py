@@ -22,6 +22,7 @@ def load_named(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     fp8: bool = False,
+    tensor_parallel: bool = False,
 ) -> DiffusionLM:
     """A model by a name that the user typed: as in `load`, or `my_module:make`, `my_file.py:make:field=value,...`.
 
@@ -29,9 +30,10 @@ def load_named(
     """
     name, texts = split_spec(source)
     if source.startswith("random:") or not own.is_own(name):
-        return load(source, device=device, dtype=dtype, fp8=fp8)
-    if fp8:
-        raise DapdError(f"fp8 is for LLaDA and Dream checkpoints; {name} makes its model itself")
+        return load(source, device=device, dtype=dtype, fp8=fp8, tensor_parallel=tensor_parallel)
+    if fp8 or tensor_parallel:
+        what = "fp8" if fp8 else "tensor parallelism"
+        raise DapdError(f"{what} is for LLaDA and Dream checkpoints; {name} makes its model itself")
     if dtype is not None and "dtype" not in own.parameters(name):
         raise DapdError(f"{name} has no parameter `dtype`, so that --dtype would change nothing; leave it out")
     asked = {key: value for key, value in (("device", device), ("dtype", dtype)) if value is not None}

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.models import Device, Dtype, Model, opened
+from dapd.cli import crew, tables
+from dapd.cli.models import Device, Dtype, Model
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, missing_extra, unknown
 from dapd.evaluation.compare import Comparison, decoders
@@ -25,6 +25,7 @@ from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS
 from dapd.lab.tasks import Task, get
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
+from dapd.scale.team import Spread
 from dapd.table import Table
 from dapd.wording import plural
 
@@ -73,6 +74,8 @@ def compare(
     save_table: tables.SaveTable = None,
     device: Device = None,
     dtype: Dtype = None,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
 ) -> None:
     """Compare decoders on tasks whose answers can be checked."""
     tables.check_files(save_table)
@@ -82,15 +85,17 @@ def compare(
     asked = [task_named(name.strip(), max_new_tokens) for name in tasks.split(",") if name.strip()]
     if not asked:
         raise DapdError("no task was named; see `dapd lab tasks`")
-    lm = opened(model, device, dtype)
-    comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
     if against is not None and against not in (labels := [decoder.label for decoder in chosen]):
         raise unknown("decoder", against, labels)
     summary, figure = out / "summary.json", out / "tradeoff.png"
     for path in (summary, *[figure] * plot):  # before the minutes that the work takes
         check_writable(make_folder(out) / path.name)
-    console = Console()
-    with Working(console, "decoding", len(comparison)) as work:
+    console, spread = Console(), Spread(workers, address=address)
+    with (
+        Working(console, "decoding", len(chosen) * len(asked) * prompts) as work,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
+    ):
+        comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
         results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)

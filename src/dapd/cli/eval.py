@@ -11,16 +11,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.models import Device, Dtype, Fp8, Model, opened
+from dapd.cli import crew, tables
+from dapd.cli.models import Device, Dtype, Fp8, Model
 from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.harness.gold import EXPECTED, check
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
-from dapd.evaluation.world import World, local_device
+from dapd.evaluation.world import World
 from dapd.fields import split_pair
 from dapd.generation import DEFAULT_MODEL
+from dapd.scale.team import Spread
 from dapd.settings import DEFAULT_STRATEGY
 from dapd.table import Table
 from dapd.wording import plural
@@ -50,6 +51,8 @@ def eval_(
     device: Device = None,
     dtype: Dtype = None,
     fp8: Fp8 = False,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
     gold: Annotated[
         bool,
         typer.Option("--gold", help="Score the data sets' own answers, which should be right, to check the scorers."),
@@ -65,9 +68,12 @@ def eval_(
         return
     texts = dict(split_pair(pair, "--set") for pair in settings or [])
     chosen, options = configured(strategy, {"chat": chat, **texts}, base)
-    lm = opened(model, device or local_device(), dtype, fp8=fp8)
+    spread = Spread(workers, address=address)
     console = Console(quiet=World.from_environment().rank > 0)
-    with Working(console, "samples") as work:
+    with (
+        Working(console, "samples") as work,
+        crew.model(model, spread=spread, batch=options.batch, device=device, dtype=dtype, fp8=fp8) as lm,
+    ):
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, summaries, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,12 +19,10 @@ from dapd.decoding import Options
 from dapd.errors import DapdError, first_line
 from dapd.files import check_writable, parse_json
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM
-from dapd.models.source import ANY_TEXT
+from dapd.lab.tasks.rooms import room_for
 from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
 from dapd.trace import write_traces
 from dapd.wording import plural
-
-LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
 
 BATCH = 16
 """Prompts that share a forward pass, at most."""
@@ -81,9 +80,13 @@ def generate(
     device: Device = None,
     dtype: Dtype = None,
     fp8: Fp8 = False,
+    tensor_parallel: Annotated[
+        bool, typer.Option("--tensor-parallel", help="One model over the processes of torchrun; the first one speaks.")
+    ] = False,
 ) -> None:
     """Complete a prompt, several of them, or fill the masks of a template."""
     source = Source(prompt, file, messages, system, raw)
+    silent = tensor_parallel and is_follower(source, templates)
     usual = Options(record_edges=edges, record_top=top, early_stop=not templates)
     chosen, options = read_settings(strategy, settings or [], usual)
     schema = None if json_schema is None else read_schema(json_schema)
@@ -93,10 +96,11 @@ def generate(
     if trace is not None:
         check_writable(trace)
     prompts = [] if templates and not source.is_named else source.read()
-    lm = opened(model, device, dtype, fp8=fp8)
+    lm = opened(model, device, dtype, fp8=fp8, tensor_parallel=tensor_parallel, silent=silent)
     asked = [one for one in source.asked(lm, prompts) for _ in range(samples)]
     single = len(asked) <= 1 and len(templates or ()) <= 1
-    view = LiveView(lm, sys.stdout, pace=pace) if live and single and sys.stdout.isatty() and not as_json else None
+    visible = live and single and sys.stdout.isatty() and not as_json and not silent
+    view = LiveView(lm, sys.stdout, pace=pace) if visible else None
     on_step = None if view is None else view.add
     with view or nullcontext():
         if templates:
@@ -109,13 +113,15 @@ def generate(
             done = lm.generate_batch(
                 asked,
                 strategy=chosen,
-                max_new_tokens=room_for(lm, prompts) if max_new_tokens is None else max_new_tokens,
+                max_new_tokens=max(room_for(lm, one) for one in prompts) if max_new_tokens is None else max_new_tokens,
                 batch_size=BATCH,
                 options=options,
                 on_step=on_step,
                 regex=regex,
                 json_schema=schema,
             )
+    if silent:
+        return
     done = [one.cut_at(stop or ()) for one in done]
     for one in done:
         show(one, chosen, lm, as_json=as_json, shown=view is not None, paced=pace > 0)
@@ -123,6 +129,13 @@ def generate(
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
         write_traces(trace, [one.trace for one in done])
+
+
+def is_follower(source: Source, templates: Sequence[str] | None) -> bool:
+    """Whether this is one of the processes of torchrun that only help; all of them must know the prompt."""
+    if source.reads_standard_input and not templates:
+        raise DapdError("with --tensor-parallel every process reads the prompt: give it as an argument or with --file")
+    return os.environ.get("RANK", "0") != "0"
 
 
 def refuse_without_effect(
@@ -147,15 +160,6 @@ def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema:
         raise DapdError("a template has as many new tokens as masks; leave out -n")
     if samples > 1:
         raise DapdError("--samples is for prompts; a template may be repeated instead")
-
-
-def room_for(lm: DiffusionLM, prompts: Sequence[object]) -> int:
-    """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
-    if lm.name not in LAB_NAMES:
-        return DEFAULT_NEW_TOKENS
-    from dapd.lab.tasks.rooms import room
-
-    return max((room(str(prompt)) or DEFAULT_NEW_TOKENS for prompt in prompts), default=DEFAULT_NEW_TOKENS)
 
 
 def read_schema(path: Path) -> Any:

@@ -27,6 +27,8 @@ EXTRAS = {
     "plots": {"matplotlib": "figures"},
     "eval": {"lm_eval": "benchmarks", "rouge_score": "ROUGE-L", "sacrebleu": "BLEU", "pyyaml": "ParallelBench's files"},
     "forms": {"outlines_core": "texts that keep a regular expression or a JSON Schema"},
+    "parquet": {"pyarrow": "Parquet in dapd batch"},
+    "ray": {"ray": "several machines"},
     "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "its metrics"},
 }
 """What each extra of the package brings, and what for."""

@@ -32,11 +32,19 @@ SMALL = 50_000_000
 """Parameters under which a model counts as small."""
 
 
-def opened(model: str, device: str | None = None, dtype: str | None = None, *, fp8: bool = False) -> DiffusionLM:
+def opened(
+    model: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    fp8: bool = False,
+    tensor_parallel: bool = False,
+    silent: bool = False,
+) -> DiffusionLM:
     """The model that the options name, ready to work."""
     kind = pick_dtype(dtype)
-    with loading(model):
-        lm = load_named(model, device=device, dtype=kind, fp8=fp8)
+    with nullcontext() if silent else loading(model):
+        lm = load_named(model, device=device, dtype=kind, fp8=fp8, tensor_parallel=tensor_parallel)
     calm_threads(lm.network)
     return lm
 

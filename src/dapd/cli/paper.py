@@ -8,15 +8,19 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.models import Device, Dtype, Model, opened
+from dapd.cli import crew, tables
+from dapd.cli.models import Device, Dtype, Model
 from dapd.cli.paper_figures import draw
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
-from dapd.evaluation.world import World, local_device
+from dapd.evaluation.world import World
 from dapd.generation import DEFAULT_MODEL
+from dapd.scale.team import Spread
+
+ALONE = ("tau_min", "toy")
+"""Tables that one process makes: a decoder counts edge scores as it goes, or nothing is decoded by the model."""
 
 
 def paper(
@@ -41,6 +45,8 @@ def paper(
     save_table: tables.SaveTable = None,
     device: Device = None,
     dtype: Dtype = None,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
 ) -> None:
     """Run a table of the paper with its settings and print our numbers beside its own."""
     if table not in TABLES:
@@ -52,9 +58,14 @@ def paper(
     tables.check_files(save_table)
     if batch < 1:
         raise DapdError(f"batch is {batch}; it must be at least 1")
-    lm = opened(model, device or local_device(), dtype)
+    spread = Spread(workers, address=address)
+    if table in ALONE and not spread.is_here:
+        raise DapdError(f"{table} is made in one process; leave out --workers and --address")
     console = Console(quiet=World.from_environment().rank > 0)
-    with Working(console, "samples") as work:
+    with (
+        Working(console, "samples") as work,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
+    ):
         study = Study(
             model=lm,
             out=out,

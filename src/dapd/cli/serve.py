@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from dapd.cli.models import Device, Dtype, Fp8, Model, opened
+from dapd.errors import DapdError
 from dapd.generation import DEFAULT_MODEL
+from dapd.models.devices import pick_dtype
 
 
 def serve(
@@ -34,6 +36,16 @@ def serve(
     device: Device = None,
     dtype: Dtype = None,
     fp8: Fp8 = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="How many models answer behind one address, on Ray Serve; a GPU each.")
+    ] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(min=1, help="With --replicas: how many there may be under load.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --replicas: a running Ray cluster, HOST:PORT or auto; default: one here.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="With --replicas: seconds until all are ready.")] = 600.0,
 ) -> None:
     """Serve a model: /v1/chat/completions, /v1/completions, /v1/infill, and a page to watch it at /."""
     from dapd import server
@@ -47,6 +59,21 @@ def serve(
         drain_seconds=drain_seconds,
     )
     config = server.Config(host, port, server.Keys.find(keys), anonymous, tuple(origin or ()), limits)
+    if replicas is not None:
+        from dapd.scale.recipe import Recipe
+        from dapd.scale.replicas import Fleet, serve_replicas
+
+        recipe = Recipe(model, device, pick_dtype(dtype), fp8)
+        serve_replicas(recipe, config, Fleet(replicas, max_replicas, address, patience), tell)
+        return
+    if max_replicas is not None or address is not None:
+        raise DapdError(
+            "--max-replicas and --address are for several replicas; say with how many to begin: --replicas 2"
+        )
     lm = opened(model, device, dtype, fp8=fp8)
-    print(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)", file=sys.stderr, flush=True)
+    tell(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)")
     server.serve(lm, config)
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

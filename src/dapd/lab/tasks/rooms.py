@@ -5,8 +5,18 @@ from __future__ import annotations
 import random
 from functools import cache
 
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, DiffusionLM
 from dapd.lab.tasks import TASKS, Task
 from dapd.lab.tasks.bundle import Bundle
+from dapd.models.source import ANY_TEXT
+
+LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
+
+
+def room_for(lm: DiffusionLM, prompt: object) -> int:
+    """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
+    needed = room(str(prompt)) if lm.name in LAB_NAMES else None
+    return DEFAULT_NEW_TOKENS if needed is None else needed
 
 
 def room(prompt: str) -> int | None:

@@ -1,0 +1,151 @@
+"""Two replicas of the lab model on Ray Serve against one, and against the decoder alone.
+
+    OMP_NUM_THREADS=1 python experiments/scale_replicas.py --out replicas.json
+
+Every replica computes on one thread. Each client waits for its answer before it asks again. Clients, Ray and replicas
+share the machine: on two cores two replicas cannot be quite twice as fast, and other work on it falsifies everything.
+What is measured is measured in turn, `--rounds` times, and the fastest counts. The last line is JSON, which
+`scale_model.py --measured FILE` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+
+from dapd.cli import run
+from dapd.files import write_text
+from dapd.generation import DiffusionLM, load
+from dapd.lab.tasks import get
+from dapd.scale.on_ray import Cluster, connected
+from dapd.scale.recipe import Recipe
+from dapd.scale.replicas import Fleet, running
+from dapd.scale.team import Spread
+from dapd.server import Config
+from dapd.table import Table
+from dapd.wording import plural
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked for."""
+
+    task: str
+    strategy: str
+    requests: int
+    clients: int
+    """Requests at the same time, and rows that share a pass where there is no server."""
+
+    def prompts(self) -> list[str]:
+        return [example.prompt for example in get(self.task).examples(self.requests)]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What some requests took."""
+
+    replicas: int
+    """0: the decoder alone, without a server."""
+    requests: int
+    passes: int
+    """Passes of all texts, each counted for itself."""
+    seconds: float
+
+    @property
+    def row_ms(self) -> float:
+        """Milliseconds of one replica for one pass of one text."""
+        return 1000 * self.seconds * max(1, self.replicas) / self.passes
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+def alone(lm: DiffusionLM, load: Load) -> Measured:
+    """The decoder by itself: what a pass of a text costs where nothing else is done."""
+    room = get(load.task).room
+    prompts = [lm.question(prompt) for prompt in load.prompts()]
+    lm.generate_batch(prompts[:2], strategy=load.strategy, max_new_tokens=room)  # warm-up
+    began = time.perf_counter()
+    done = lm.generate_batch(
+        prompts, strategy=load.strategy, max_new_tokens=room, batch_size=load.clients, early_stop=True
+    )
+    return Measured(0, len(done), sum(one.nfe for one in done), time.perf_counter() - began)
+
+
+def served(replicas: int, load: Load, config: Config, cluster: Cluster) -> Measured:
+    """The same through Ray Serve."""
+    with (
+        running(Recipe("lab", "cpu"), config, Fleet(replicas), cluster),
+        httpx.Client(base_url=f"http://127.0.0.1:{config.port}", timeout=600) as client,
+        ThreadPoolExecutor(load.clients) as pool,
+    ):
+        list(pool.map(ask, repeat(client), repeat(load), load.prompts()[: 2 * load.clients]))  # warm-up
+        began = time.perf_counter()
+        passes = list(pool.map(ask, repeat(client), repeat(load), load.prompts()))
+        return Measured(replicas, len(passes), sum(passes), time.perf_counter() - began)
+
+
+def ask(client: httpx.Client, load: Load, prompt: str) -> int:
+    """The passes that the answer to a prompt took."""
+    messages = [{"role": "user", "content": prompt}]
+    body = {"model": "lab", "messages": messages, "max_tokens": get(load.task).room, "strategy": load.strategy}
+    answer = client.post("/v1/chat/completions", json=body)
+    answer.raise_for_status()
+    return int(answer.json()["usage"]["passes"])
+
+
+def table(figures: Sequence[Measured]) -> Table:
+    """Requests a second beside what the decoder alone would give, times the replicas."""
+    base = figures[0]
+    rows = []
+    for one in figures:
+        expected = base.rate * base.passes / base.requests * one.requests / one.passes * max(1, one.replicas)
+        who = plural(one.replicas, "replica") if one.replicas else "the decoder alone"
+        numbers = (f"{one.rate:.3f}", f"{one.passes / one.requests:.1f}", f"{one.row_ms:.1f}")
+        rows.append((who, *numbers, f"{one.rate / expected:.2f}"))
+    return Table(("", "requests/s", "passes a request", "ms a pass and text", "of the expected rate"), rows)
+
+
+def main(
+    task: str = "bundle-5",
+    strategy: str = "dapd-direct",
+    requests: int = 48,
+    clients: int = 8,
+    rounds: int = 2,
+    out: Path | None = None,
+) -> None:
+    """Measure the decoder alone, one replica and two."""
+    torch.set_num_threads(1)
+    load_ = Load(task, strategy, requests, clients)
+    lm = load("lab", device="cpu")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        config = Config(port=free.getsockname()[1])
+    measured: list[Measured] = []
+    with connected(Spread(ray=True)) as cluster:
+        for replicas in (0, 1, 2) * rounds:
+            measured.append(served(replicas, load_, config, cluster) if replicas else alone(lm, load_))
+            print(measured[-1], file=sys.stderr, flush=True)
+    figures = [min((m for m in measured if m.replicas == n), key=lambda m: m.seconds) for n in (0, 1, 2)]
+    print(table(figures).to_markdown())
+    content: dict[str, Any] = {"cpus": os.cpu_count(), **asdict(load_), "figures": [asdict(one) for one in figures]}
+    if out is not None:
+        write_text(out, json.dumps(content) + "\n")
+    print(json.dumps(content))
+
+
+if __name__ == "__main__":
+    run(main)
