@@ -6,9 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -106,7 +104,7 @@ class Seat:
     def outcomes(self, asks: Sequence[tuple[int, bytes]]) -> list[Outcome]:
         """A piece of work; numbers are those of the whole."""
         try:
-            found = list(self.processes.outcomes([pickle.loads(ask) for _, ask in asks]))
+            found = list(self.processes.outcomes([ask for _, ask in asks]))
         except DapdError as error:  # as a value it arrives as it is; Ray would wrap an exception in its own words
             return [(number, error) for number, _ in asks]
         return [(asks[place][0], value) for place, value in found]
@@ -118,34 +116,26 @@ class Stream:
 
     cluster: Cluster
     recipe: Recipe
-    tell: Callable[[str], None] = lambda text: None
 
     def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
         """One outcome for every ask; where nothing comes for too long, an error instead of a wait without end."""
-        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._stream, args=(asks, found), daemon=True).start()
-        for _ in asks:
-            try:
-                one = found.get(timeout=self.cluster.spread.patience)
-            except queue.Empty:
-                raise self.cluster.late() from None
-            if isinstance(one, Exception):
-                raise _given_up(one)
-            yield _checked(one)
+        from ray.data.exceptions import ExecutionTimeoutError
+        from ray.exceptions import RayError
 
-    def _stream(self, asks: Sequence[Ask | Call], found: queue.SimpleQueue[Any]) -> None:
         try:
             for row in self._dataset(asks).iter_rows():
-                found.put((row["number"], pickle.loads(row["outcome"])))
-        except Exception as error:
-            found.put(error)
+                yield _checked((row["number"], pickle.loads(row["outcome"])))
+        except ExecutionTimeoutError:
+            raise self.cluster.late() from None
+        except RayError as error:
+            raise _given_up(error) from None
 
     def _dataset(self, asks: Sequence[Ask | Call]) -> Any:
         import ray.data
 
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        context.execution_no_progress_timeout_s = -1  # whose patience ends when is decided here
+        context.execution_no_progress_timeout_s = self.cluster.spread.patience
         n = self.cluster.spread.workers
         piece = _piece(self.recipe, n, len(asks))
         items = [{"number": number, "ask": packed(ask)} for number, ask in enumerate(asks)]
@@ -161,12 +151,21 @@ class Stream:
 class Actors:
     """Work that comes in several calls, for workers that keep their model in between."""
 
-    def __init__(self, cluster: Cluster, recipe: Recipe, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, cluster: Cluster, recipe: Recipe) -> None:
         import ray
 
         self.cluster, self.recipe = cluster, recipe
         seat = ray.remote(Seat).options(**cluster.needs(recipe), **LOST)
         self.seats = [seat.remote(recipe) for _ in range(cluster.spread.workers)]
+
+    def __enter__(self) -> Actors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        for seat in self.seats:
+            ray.kill(seat)
 
     def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
         from ray.exceptions import RayError
@@ -195,7 +194,8 @@ def _checked(outcome: Outcome) -> Outcome:
 
 
 def _given_up(error: Exception) -> DapdError:
-    return DapdError(f"the cluster gave the work up: {first_line(error)}")
+    cause = getattr(error, "cause", None)
+    return DapdError(f"the cluster gave the work up: {first_line(cause or error)}")
 
 
 def _piece(recipe: Recipe, workers: int, n_asks: int) -> int:
