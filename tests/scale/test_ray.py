@@ -167,7 +167,8 @@ def test_what_a_worker_refuses_is_told_as_it_is(tmp_path: Path) -> None:
     assert "the weights of random:tiny-llada are others" in str(error)
 
 
-def test_no_cluster_at_the_address(source: Path, tmp_path: Path) -> None:
-    done = batch(source, tmp_path / "out.jsonl", "--address", "nonsense")
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1"])
+def test_no_cluster_at_the_address(address: str, source: Path, tmp_path: Path) -> None:
+    done = batch(source, tmp_path / "out.jsonl", "--address", address)
     assert isinstance(done.exception, DapdError)
-    assert "no Ray cluster at nonsense" in str(done.exception)
+    assert f"no Ray cluster at {address}" in str(done.exception)

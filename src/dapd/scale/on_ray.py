@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ LOST = {"max_restarts": -1, "max_task_retries": -1}
 """A worker that is lost with its node starts again elsewhere, and its piece of work with it, however often: while it is
 on its way, every call that cannot reach it counts as a try."""
 
+KNOCK_SECONDS = 10.0
+"""How long somebody may take to answer at a cluster's address."""
 QUIET = {"RAY_DATA_LOG_LEVEL": "ERROR", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 """What keeps Ray from telling the user how it works."""
 
@@ -74,6 +77,7 @@ def connected(spread: Spread) -> Iterator[Cluster]:
         raise missing_extra("ray", "ray", "work on a Ray cluster") from None
     mine = not ray.is_initialized()
     if mine:
+        _knock(spread.address)
         try:
             ray.init(
                 address=spread.address or "local",
@@ -88,6 +92,17 @@ def connected(spread: Spread) -> Iterator[Cluster]:
     finally:
         if mine:
             ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Refuse an address where nobody answers: Ray itself would try for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or "://" in host or not port.isdigit():
+        return  # a name of Ray's own, such as auto
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise DapdError(f"no Ray cluster at {address}: {first_line(error)}") from None
 
 
 class Seat:
