@@ -74,7 +74,8 @@ def scale_batch(
 
         found = {"one process": job("one process", Spread()), "two processes": job("two processes", Spread(2))}
         with three_nodes() as nodes:
-            done, lost = 0, []
+            done = 0
+            lost: list[Any] = []
 
             def look_on(n: int) -> None:
                 nonlocal done
