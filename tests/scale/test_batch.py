@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -89,10 +88,8 @@ def test_parquet_in_and_out(tmp_path: Path) -> None:
     lines = results(tmp_path / "lines.jsonl")
     stored = [{k: v for k, v in row.items() if k != "seconds" and v is not None} for row in table.to_pylist()]
     assert stored == [{**line, "id": str(line["id"])} for line in lines], "numbers and texts in one column are texts"
-    rows: list[dict[str, Any]] = [
-        {"id": 7, "prompt": "a", "max_new_tokens": None},
-        {"id": 9, "prompt": "b", "max_new_tokens": 8},
-    ]
+    rooms: dict[int, int | None] = {7: None, 9: 8}
+    rows = [{"id": number, "prompt": "a", "max_new_tokens": room} for number, room in rooms.items()]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     write(tmp_path / "same.jsonl", [json.dumps(row) for row in rows])
     for name in ("in.parquet", "same.jsonl"):

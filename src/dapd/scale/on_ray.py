@@ -6,9 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,8 @@ LOST = {"max_restarts": -1, "max_task_retries": -1}
 """A worker that is lost with its node starts again elsewhere, and its piece of work with it, however often: while it is
 on its way, every call that cannot reach it counts as a try."""
 
+KNOCK_SECONDS = 10.0
+"""How long somebody may take to answer at a cluster's address."""
 QUIET = {"RAY_DATA_LOG_LEVEL": "ERROR", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 """What keeps Ray from telling the user how it works."""
 
@@ -79,6 +80,7 @@ def connected(spread: Spread) -> Iterator[Cluster]:
         raise missing_extra("ray", "ray", "work on a Ray cluster") from None
     mine = not ray.is_initialized()
     if mine:
+        _knock(spread.address)
         try:
             ray.init(
                 address=spread.address or "local",
@@ -95,6 +97,17 @@ def connected(spread: Spread) -> Iterator[Cluster]:
             ray.shutdown()
 
 
+def _knock(address: str | None) -> None:
+    """Refuse an address where nobody answers: Ray itself would try for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or "://" in host or not port.isdigit():
+        return  # a name of Ray's own, such as auto
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise DapdError(f"no Ray cluster at {address}: {first_line(error)}") from None
+
+
 class Seat:
     """A worker's place in the cluster: an actor, with a process that decodes."""
 
@@ -109,7 +122,7 @@ class Seat:
     def outcomes(self, asks: Sequence[tuple[int, bytes]]) -> list[Outcome]:
         """A piece of work; numbers are those of the whole."""
         try:
-            found = list(self.processes.outcomes([pickle.loads(ask) for _, ask in asks]))
+            found = list(self.processes.outcomes([ask for _, ask in asks]))
         except DapdError as error:  # as a value it arrives as it is; Ray would wrap an exception in its own words
             return [(number, error) for number, _ in asks]
         return [(asks[place][0], value) for place, value in found]
@@ -121,34 +134,26 @@ class Stream:
 
     cluster: Cluster
     recipe: Recipe
-    tell: Callable[[str], None] = lambda text: None
 
     def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
         """One outcome for every ask; where nothing comes for too long, an error instead of a wait without end."""
-        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._stream, args=(asks, found), daemon=True).start()
-        for _ in asks:
-            try:
-                one = found.get(timeout=self.cluster.spread.patience)
-            except queue.Empty:
-                raise self.cluster.late() from None
-            if isinstance(one, Exception):
-                raise _given_up(one)
-            yield _checked(one)
+        from ray.data.exceptions import ExecutionTimeoutError
+        from ray.exceptions import RayError
 
-    def _stream(self, asks: Sequence[Ask | Call], found: queue.SimpleQueue[Any]) -> None:
         try:
             for row in self._dataset(asks).iter_rows():
-                found.put((row["number"], pickle.loads(row["outcome"])))
-        except Exception as error:
-            found.put(error)
+                yield _checked((row["number"], pickle.loads(row["outcome"])))
+        except ExecutionTimeoutError:
+            raise self.cluster.late() from None
+        except RayError as error:
+            raise _given_up(error) from None
 
     def _dataset(self, asks: Sequence[Ask | Call]) -> Any:
         import ray.data
 
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        context.execution_no_progress_timeout_s = -1  # whose patience ends when is decided here
+        context.execution_no_progress_timeout_s = self.cluster.spread.patience
         n = self.cluster.spread.workers
         piece = _piece(self.recipe, n, len(asks))
         items = [{"number": number, "ask": packed(ask)} for number, ask in enumerate(asks)]
@@ -164,12 +169,21 @@ class Stream:
 class Actors:
     """Work that comes in several calls, for workers that keep their model in between."""
 
-    def __init__(self, cluster: Cluster, recipe: Recipe, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, cluster: Cluster, recipe: Recipe) -> None:
         import ray
 
         self.cluster, self.recipe = cluster, recipe
         seat = ray.remote(Seat).options(**cluster.needs(recipe), **LOST)
         self.seats = [seat.remote(recipe) for _ in range(cluster.spread.workers)]
+
+    def __enter__(self) -> Actors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        for seat in self.seats:
+            ray.kill(seat)
 
     def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
         from ray.exceptions import RayError
@@ -198,7 +212,8 @@ def _checked(outcome: Outcome) -> Outcome:
 
 
 def _given_up(error: Exception) -> DapdError:
-    return DapdError(f"the cluster gave the work up: {first_line(error)}")
+    cause = getattr(error, "cause", None)
+    return DapdError(f"the cluster gave the work up: {first_line(cause or error)}")
 
 
 def _piece(recipe: Recipe, workers: int, n_asks: int) -> int:

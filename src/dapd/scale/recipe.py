@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class Recipe:
     """The digest that the weights must have; None: it is not known."""
     own_files: tuple[Path, ...] = ()
     """Files with strategies of the user's own."""
+    paths: tuple[str, ...] = ()
+    """Where modules of the user's own are looked for."""
 
     def load(self) -> DiffusionLM:
         return load(self.model, device=self.device, dtype=self.dtype, fp8=self.fp8)
@@ -51,6 +54,7 @@ class Recipe:
             self,
             weights=fingerprint(here) if certain else None,
             own_files=tuple(path.resolve() for path in own.files()),
+            paths=tuple(path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))),
         )
 
     def worker(self) -> Worker:

@@ -72,7 +72,9 @@ def gathered(
             cluster = stack.enter_context(on_ray.connected(spread))
             here = recipe.here(cluster.device(recipe))
             recipe = recipe.for_workers_of(here)
-            crew: Crew = on_ray.Stream(cluster, recipe, tell) if in_one else on_ray.Actors(cluster, recipe, tell)
+            crew: Crew = (
+                on_ray.Stream(cluster, recipe) if in_one else stack.enter_context(on_ray.Actors(cluster, recipe))
+            )
         else:
             device = devices(recipe.device, spread.workers)[0]
             here = recipe.here(pick_device(device).type)

@@ -33,6 +33,10 @@ AHEAD = 2
 """Asks that a worker has at hand, for each of its places: the next text never waits for the post."""
 
 
+Sent = Ask | Call | bytes
+"""What is sent to a worker; bytes were packed by somebody else."""
+
+
 class Processes:
     """Processes that decode, each with a model of its own."""
 
@@ -50,7 +54,7 @@ class Processes:
         for member in self.members:
             member.end()
 
-    def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
+    def outcomes(self, asks: Sequence[Sent]) -> Iterator[Outcome]:
         """One outcome for every ask. Those that a dead worker had at hand are done again, each alone: so the one that
         killed it kills no other's work, and is known by its third victim."""
         fresh, suspects = deque(range(len(asks))), deque[int]()
@@ -71,7 +75,7 @@ class Processes:
                     unfinished -= 1
                     yield member.inbox.popleft()
 
-    def _hand_out(self, member: _Member, asks: Sequence[Ask | Call], fresh: deque[int], suspects: deque[int]) -> None:
+    def _hand_out(self, member: _Member, asks: Sequence[Sent], fresh: deque[int], suspects: deque[int]) -> None:
         if fresh:
             while fresh and len(member.at_hand) < AHEAD * self.recipe.places:
                 member.send(number := fresh.popleft(), asks[number])
@@ -135,7 +139,8 @@ class _Member:
         mine, theirs = socket.socketpair()
         with theirs:
             code = f"from {__name__} import main; main({theirs.fileno()})"
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            paths = dict.fromkeys([*recipe.paths, *sys.path])
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
             if recipe.device == "cpu":
                 environment["OMP_NUM_THREADS"] = "1"
             process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment)
@@ -143,7 +148,7 @@ class _Member:
         member._post(recipe)
         return member
 
-    def send(self, number: int, ask: Ask | Call) -> None:
+    def send(self, number: int, ask: Sent) -> None:
         self.at_hand.add(number)
         self._post((number, packed(ask)))
 
@@ -212,10 +217,10 @@ def main(descriptor: int) -> None:
             line.send_bytes(pickle.dumps(outcome))
 
 
-def packed(ask: Ask | Call) -> bytes:
-    """An ask as bytes."""
+def packed(ask: Sent) -> bytes:
+    """An ask as bytes, unless it is packed already: whoever passes it on need not understand it."""
     try:
-        return pickle.dumps(ask)
+        return ask if isinstance(ask, bytes) else pickle.dumps(ask)
     except Exception as error:  # pickle has no common base class for its failures
         raise DapdError(f"this cannot be sent to a worker: {first_line(error)}; define it in a module") from None
 
