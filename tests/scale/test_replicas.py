@@ -26,7 +26,7 @@ import dapd  # noqa: E402
 from dapd.errors import DapdError  # noqa: E402
 from dapd.scale.on_ray import connected  # noqa: E402
 from dapd.scale.recipe import Recipe  # noqa: E402
-from dapd.scale.replicas import NAME, Fleet, Replica, running  # noqa: E402
+from dapd.scale.replicas import NAME, Fleet, Replica, running, serve_replicas  # noqa: E402
 from dapd.scale.team import Spread  # noqa: E402
 from dapd.server import Config, Keys, Limits  # noqa: E402
 from server.helpers_server import Served, until  # noqa: E402
@@ -197,6 +197,12 @@ def test_the_command_finishes_what_was_begun():
 def test_a_fleet_that_cannot_be(fields, complaint):
     with pytest.raises(DapdError, match=complaint):
         Fleet(**fields)
+
+
+def test_without_ray_there_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DapdError, match=r"needs the package 'ray': pip install 'dapd\[ray\]'"):
+        serve_replicas(RECIPE, Config(), Fleet(2))
 
 
 def test_replicas_come_with_load():
