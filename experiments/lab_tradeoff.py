@@ -24,8 +24,8 @@ from dapd.cli.progress import Working
 from dapd.evaluation.compare import Comparison, Result, decoders
 from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.summary import Row, areas, fewest_at, pareto, summarise
-from dapd.files import write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
+from dapd.io.files import write_text
 from dapd.lab.tasks import Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import AttentionNeed

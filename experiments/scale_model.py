@@ -20,8 +20,8 @@ import typer
 
 from dapd.cli import run
 from dapd.errors import DapdError
-from dapd.files import parse_json
-from dapd.table import Table
+from dapd.io.files import parse_json
+from dapd.io.table import Table
 
 SIZES = (1, 2, 8, 32, 128, 512, 1000)
 

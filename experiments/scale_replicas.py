@@ -29,18 +29,18 @@ import torch
 
 from dapd.cli import run
 from dapd.decoding import Options
-from dapd.files import write_text
+from dapd.decoding.sampling import EosPolicy, Sampling
 from dapd.generation import DiffusionLM
+from dapd.io.files import write_text
+from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.lab.tasks import get
 from dapd.models import MaskedLM, Prediction
-from dapd.sampling import EosPolicy, Sampling
 from dapd.scale.on_ray import Cluster, connected
 from dapd.scale.recipe import Recipe
 from dapd.scale.replicas import Fleet, running
 from dapd.scale.team import Spread
 from dapd.server import Config
-from dapd.table import Table
-from dapd.wording import plural
 
 TASK = "bundle-5"
 

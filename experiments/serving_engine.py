@@ -21,13 +21,13 @@ from dapd.canvas import Canvas
 from dapd.cli import run
 from dapd.decoding import Options, Reuse
 from dapd.generation import DiffusionLM, load
+from dapd.io.table import Table
 from dapd.models import Transformer
 from dapd.models.devices import pick_dtype
 from dapd.server.config import Limits
 from dapd.server.engine import Engine
 from dapd.server.jobs import Event, Failed, Finished, Job, Passed, Work
 from dapd.strategies import Dapd
-from dapd.table import Table
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.generation import load
-from dapd.own import find, is_own
+from dapd.io.own import find, is_own
 from dapd.own_models import load_named
 from dapd.settings import named, read_settings, setting
 from dapd.strategies import Threshold

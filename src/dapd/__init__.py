@@ -4,11 +4,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options, Recordings, Reuse, Step, decode
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError, StrategyContractError
 from dapd.generation import Completion, DiffusionLM, load, random
 from dapd.models import Capture, KVCache, MaskedLM, Prediction, Profile, Span, TransformerConfig
 from dapd.models.tokenizer import ByteTokenizer, Tokenizer
-from dapd.sampling import Sampling
 from dapd.settings import PAPER, Setting, setting, strategy
 from dapd.strategies import (
     PRESETS,

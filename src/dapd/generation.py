@@ -16,12 +16,12 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Constraint, Options, Recordings, Reuse, Step, decode
+from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError
 from dapd.models import MaskedLM, TransformerConfig
 from dapd.models.chat import Messages
 from dapd.models.source import LoadedModel, open_model, random_model
 from dapd.models.tokenizer import Tokenizer
-from dapd.sampling import EosPolicy
 from dapd.settings import DEFAULT_STRATEGY, Setting, as_setting, describe, with_fields
 from dapd.strategies import Selects
 from dapd.strategies.base import Precision

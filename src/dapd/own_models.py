@@ -1,4 +1,4 @@
-"""Models as the command line names them: those of `dapd.load`, and the user's own (`dapd.own`)."""
+"""Models as the command line names them: those of `dapd.load`, and the user's own (`dapd.io.own`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from dapd import own
 from dapd.errors import DapdError
 from dapd.generation import DiffusionLM, load
+from dapd.io import own
 from dapd.models import MaskedLM, Profile
 from dapd.models.tokenizer import HubTokenizer, Tokenizer
 from dapd.settings import split_spec

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dapd import own
 from dapd.decoding.options import Options
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError, unknown
-from dapd.fields import check_fields, field_names, read, split_pair
-from dapd.sampling import Sampling
+from dapd.io import own
+from dapd.io.fields import check_fields, field_names, read, split_pair
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
 
 DEFAULT_STRATEGY = "dapd-direct"
@@ -134,7 +134,7 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def named(name: str) -> Setting:
-    """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own (`dapd.own`)."""
+    """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own ."""
     if not own.is_own(name):
         return setting(name)
     strategy = own.make(name)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dapd.cli import tables
 from dapd.cli.app import app
 from dapd.errors import DapdError
-from dapd.table import Table, write_tables
+from dapd.io.table import Table, write_tables
 
 WIDE = Table(("decoder", *(f"n{i}" for i in range(20))), [("mine", *("1234567" for _ in range(20)))], "wide")
 

@@ -11,8 +11,8 @@ import torch
 
 from dapd.canvas import Canvas
 from dapd.decoding import Options, decode
+from dapd.decoding.sampling import Sampling
 from dapd.models import Capture, KVCache, KVPool, Transformer, load_network, random
-from dapd.sampling import Sampling
 from dapd.settings import strategy
 from helpers_models import CONFIGS, left_padded, tokens
 

@@ -8,7 +8,7 @@ import pytest
 
 import dapd
 from dapd.errors import DapdError
-from dapd.files import alone_in
+from dapd.io.files import alone_in
 from dapd.scale import files
 from dapd.scale.batch import COLUMNS, parts_of
 from scale.jobs import MODEL, batch, results, write_prompts

@@ -14,8 +14,8 @@ import torch
 
 from dapd.bench.cases import Record
 from dapd.bench.floor import Rate
-from dapd.files import check_writable, write_text
-from dapd.table import Table
+from dapd.io.files import check_writable, write_text
+from dapd.io.table import Table
 
 COLUMNS: dict[str, dict[str, str]] = {
     "measured": {

@@ -14,15 +14,15 @@ from dapd.cli.models import Dtype, Fp8, Model, calm_threads
 from dapd.cli.progress import Working
 from dapd.decoding import Options
 from dapd.errors import DapdError
-from dapd.files import check_writable
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS
+from dapd.io.files import check_writable
+from dapd.io.wording import plural
 from dapd.models.devices import pick_dtype
 from dapd.scale import files
 from dapd.scale.batch import Plan, parts_of, read_rows, run, without_meaning
 from dapd.scale.recipe import Recipe
 from dapd.scale.team import PATIENCE, Spread, gathered
 from dapd.settings import DEFAULT_STRATEGY, read_settings
-from dapd.wording import plural
 
 
 def batch(

@@ -12,8 +12,8 @@ from dapd.cli import tables
 from dapd.errors import DapdError
 from dapd.evaluation.paper.report import shown
 from dapd.evaluation.parallelbench import EXACT, GROUPS, Batch, Tools, gold_scores, load_task, make
-from dapd.table import Table
-from dapd.wording import plural
+from dapd.io.table import Table
+from dapd.io.wording import plural
 
 app = typer.Typer(help="ParallelBench: check its scorers, make new instances; `dapd paper -t parallelbench` runs it.")
 

@@ -14,8 +14,8 @@ from dapd.cli.generate import cost
 from dapd.cli.live import LiveView
 from dapd.cli.models import Device, Dtype, Model, opened
 from dapd.errors import DapdError, unknown
-from dapd.files import write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM
+from dapd.io.files import write_text
 from dapd.settings import DEFAULT_STRATEGY, describe, read_settings
 
 HELP = """/strategy [NAME [field=value ...]]   say or change how answers are decoded

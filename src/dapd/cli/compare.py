@@ -20,14 +20,14 @@ from dapd.evaluation.file_task import FileTask
 from dapd.evaluation.paired import Difference, differences
 from dapd.evaluation.runs import RESULTS
 from dapd.evaluation.summary import Row, areas, as_table, summarise
-from dapd.files import check_writable, make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS
+from dapd.io.files import check_writable, make_folder, write_text
+from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.lab.tasks import Task, get
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
 from dapd.scale.team import Spread
-from dapd.table import Table
-from dapd.wording import plural
 
 DEFAULT_DECODERS = (
     "original",

@@ -19,12 +19,12 @@ from dapd.evaluation.harness.gold import EXPECTED, check
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
 from dapd.evaluation.world import World
-from dapd.fields import split_pair
 from dapd.generation import DEFAULT_MODEL
+from dapd.io.fields import split_pair
+from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.scale.team import Spread
 from dapd.settings import DEFAULT_STRATEGY
-from dapd.table import Table
-from dapd.wording import plural
 
 TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 

@@ -17,12 +17,12 @@ from dapd.cli.models import Device, Dtype, Fp8, Model, opened
 from dapd.cli.prompts import Source
 from dapd.decoding import Options
 from dapd.errors import DapdError, first_line
-from dapd.files import check_writable, parse_json
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM
+from dapd.io.files import check_writable, parse_json
+from dapd.io.wording import plural
 from dapd.lab.tasks.rooms import room_for
 from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
 from dapd.trace import write_traces
-from dapd.wording import plural
 
 BATCH = 16
 """Prompts that share a forward pass, at most."""

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dapd.fields import explain
+from dapd.io.fields import explain
+from dapd.io.wording import plural
 from dapd.models import ARCHITECTURES, SHAPES, Transformer
 from dapd.settings import PAPER, fields_of, named
 from dapd.strategies import PRESETS, Selects
-from dapd.wording import plural
 
 console = Console()
 

@@ -14,12 +14,12 @@ from rich.markup import escape
 
 from dapd.cli import tables
 from dapd.errors import DapdError
+from dapd.io.table import Table
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
 from dapd.lab.evaluate import TaskScore, evaluate
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
-from dapd.table import Table
 
 app = typer.Typer(help="The lab: tasks with known answers, and the small model trained on them.", no_args_is_help=True)
 console = Console()

@@ -16,8 +16,8 @@ from rich.text import Text
 from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.generation import DiffusionLM
+from dapd.io.wording import plural
 from dapd.trace import count_text
-from dapd.wording import plural
 
 REDRAWS_PER_SECOND = 20
 SHADES = (

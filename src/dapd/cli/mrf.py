@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from dapd.errors import DapdError
-from dapd.files import check_writable, make_folder
+from dapd.io.files import check_writable, make_folder
+from dapd.io.wording import plural
 from dapd.models.devices import pick_device
 from dapd.mrf import report as reports
 from dapd.mrf.evaluate import Budget
@@ -22,7 +23,6 @@ from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
 from dapd.plots.toy import report_figures
-from dapd.wording import plural
 
 app = typer.Typer(help="The toy Markov random field of the paper's section 3.2.", no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)

@@ -14,9 +14,9 @@ from dapd.cli.view import picked
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.compare import read_results
 from dapd.evaluation.summary import Row, summarise
-from dapd.fields import split_pair
-from dapd.files import parse_json
 from dapd.generation import DEFAULT_MODEL
+from dapd.io.fields import split_pair
+from dapd.io.files import parse_json
 from dapd.lab.tasks import get
 from dapd.plots import decoding, edges, toy
 from dapd.plots.figure import AS_IT_COMES, Layout, check_suffix

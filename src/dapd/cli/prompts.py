@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError, first_line
-from dapd.files import parse_json
 from dapd.generation import DiffusionLM, Prompt
+from dapd.io.files import parse_json
 from dapd.models.chat import Message, read_conversation, read_prompt
 
 

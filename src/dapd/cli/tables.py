@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dapd.table import Table, check_table_file, write_tables
+from dapd.io.table import Table, check_table_file, write_tables
 
 LONG = 8
 """Characters above which the head of a column of numbers takes two lines."""

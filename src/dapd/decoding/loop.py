@@ -16,11 +16,11 @@ from torch import Tensor
 from dapd.decoding.exchange import Inputs, Luggage, Outcome
 from dapd.decoding.plan import Pass
 from dapd.decoding.row import Row, Top
+from dapd.decoding.sampling import choose
 from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
 from dapd.models.cache import KVCache, KVPool
 from dapd.models.columns import take
-from dapd.sampling import choose
 from dapd.strategies.base import Observation, Progress, Selection, Selects
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError, unknown
-from dapd.fields import check_types
-from dapd.sampling import Sampling
+from dapd.io.fields import check_types
 from dapd.strategies.base import Precision
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dapd.errors import DapdError
 from dapd.evaluation.rows import Row, read_rows
+from dapd.io.wording import plural
 from dapd.lab.tasks import Example, Split, Task
-from dapd.wording import plural
 
 MATCHES = ("exact", "contains")
 

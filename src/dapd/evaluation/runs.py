@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from dapd.errors import DapdError
-from dapd.files import make_folder, parse_json, write_once, write_text, writing
+from dapd.io.files import make_folder, parse_json, write_once, write_text, writing
 
 RESULTS, SETUP, ENVIRONMENT = "results.jsonl", "setup.json", "environment.jsonl"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dapd.errors import DapdError
-from dapd.fields import read
+from dapd.io.fields import read
 from dapd.lab import tasks
 
 MIXTURE = {

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.files import parse_json
+from dapd.io.files import parse_json
 
 INDEX = "model.safetensors.index.json"
 

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dapd.decoding import Options, decode
+from dapd.decoding.sampling import Sampling
 from dapd.graph import edge_scores
 from dapd.mrf.adapter import ToyLM
 from dapd.mrf.data import broken_constraints, true_graph
-from dapd.sampling import Sampling
 from dapd.strategies import Dapd, EntropyBound, Klass, Needs, Observation, Strategy, Threshold, TopK
 
 Family = Literal[

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.mrf import paper
 from dapd.mrf.decoders import Decoded
 from dapd.mrf.evaluate import Evaluation
 from dapd.mrf.metrics import Measure, Row
 from dapd.mrf.study import ScoreStudy
-from dapd.table import Table
-from dapd.wording import plural
 
 MEASURES = ("auc", "ratio", "ovr")
 

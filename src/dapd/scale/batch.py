@@ -14,8 +14,8 @@ from dapd.errors import DapdError
 from dapd.evaluation.fingerprint import fingerprint
 from dapd.evaluation.ledger import Job, Ledger, digest
 from dapd.evaluation.runs import Record, Run
-from dapd.files import alone_in, check_writable, make_folder
 from dapd.generation import Completion, DiffusionLM, Prompt
+from dapd.io.files import alone_in, check_writable, make_folder
 from dapd.lab.tasks.rooms import room_for
 from dapd.models.chat import read_prompt
 from dapd.scale import files

@@ -10,7 +10,7 @@ from typing import Any
 
 from dapd.errors import DapdError, first_line, missing_extra, unknown
 from dapd.evaluation.runs import Record
-from dapd.files import parse_json, write_bytes
+from dapd.io.files import parse_json, write_bytes
 
 
 class Unreadable(str):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from dapd import own
 from dapd.errors import DapdError
 from dapd.evaluation.fingerprint import fingerprint
 from dapd.generation import DiffusionLM
+from dapd.io import own
 from dapd.models.devices import default_dtype
 from dapd.own_models import load_named
 from dapd.scale.work import Worker

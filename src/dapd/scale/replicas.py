@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dapd.errors import DapdError
+from dapd.io.wording import plural
 from dapd.scale.on_ray import Cluster, connected
 from dapd.scale.recipe import Recipe
 from dapd.scale.team import PATIENCE, Spread
 from dapd.server import Config, Engine, Limits, make_app
 from dapd.server.run import CONNECTIONS
-from dapd.wording import plural
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from dapd import own
 from dapd.errors import DapdError, first_line
 from dapd.generation import DiffusionLM
+from dapd.io import own
 from dapd.scale.recipe import Recipe
 from dapd.scale.work import Ask, Call, Failure, Outcome
 

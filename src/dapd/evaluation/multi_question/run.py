@@ -14,8 +14,8 @@ from dapd.evaluation.multi_question.analysis import Behaviour, behaviour, observ
 from dapd.evaluation.multi_question.questions import PER_BUNDLE, Bundle
 from dapd.evaluation.multi_question.scoring import score
 from dapd.evaluation.runs import Record, Run
-from dapd.files import make_folder
 from dapd.generation import Completion, DiffusionLM
+from dapd.io.files import make_folder
 from dapd.settings import Setting, describe
 from dapd.strategies import Dapd, EntropyBound, Klass, Threshold, TopK
 from dapd.trace import write_traces

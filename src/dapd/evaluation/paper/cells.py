@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dapd.decoding import Options
+from dapd.decoding.sampling import Sampling
 from dapd.evaluation.paper import numbers
-from dapd.sampling import Sampling
 from dapd.settings import PAPER, Setting, fields_of
 
 LENGTH = 256

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapd.table import Table
+from dapd.io.table import Table
 
 MEASURES = {"accuracy": "acc. %", "score": "score %", "steps": "steps", "speedup": "speedup", "tps": "TPS"}
 

@@ -15,8 +15,8 @@ from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH, Cell
 from dapd.evaluation.parallelbench import GROUPS
 from dapd.evaluation.world import World
-from dapd.files import make_folder, write_text
 from dapd.generation import DiffusionLM
+from dapd.io.files import make_folder, write_text
 from dapd.settings import Setting
 
 METHODS = ("original", "fast-dllm", "eb-sampler", "klass", "dapd-staged", "dapd-direct")

@@ -13,7 +13,7 @@ from dapd.evaluation.paper.multi import multi
 from dapd.evaluation.paper.report import MEASURES, Line, Report
 from dapd.evaluation.paper.study import Study, write_json
 from dapd.evaluation.paper.tau_min import tau_min
-from dapd.files import write_text
+from dapd.io.files import write_text
 from dapd.mrf import report as mrf
 from dapd.mrf.storage import SHIPPED, load_run
 

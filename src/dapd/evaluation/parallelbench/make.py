@@ -12,7 +12,7 @@ from typing import Any
 from dapd.errors import DapdError, missing_extra
 from dapd.evaluation.parallelbench.data import OPERATIONS
 from dapd.evaluation.runs import SETUP, Run
-from dapd.files import make_folder, write_text
+from dapd.io.files import make_folder, write_text
 from dapd.lab.tasks.grids import SIDE, Grid, grids
 
 FIRST = (

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dapd import kernels
 from dapd.errors import DapdError
-from dapd.fields import check_types
+from dapd.io.fields import check_types
 from dapd.models.base import Profile
 
 EosPolicy = Literal["none", "ban", "defer", "ban+defer"]

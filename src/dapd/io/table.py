@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dapd.errors import DapdError
-from dapd.files import check_writable, write_text
+from dapd.io.files import check_writable, write_text
 
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from dapd.errors import DapdError, first_line, unknown
-from dapd.fields import read_as
+from dapd.io.fields import read_as
 
 _PREFIX = "dapd_own_"
 
