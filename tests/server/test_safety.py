@@ -220,8 +220,8 @@ def test_a_request_has_an_id(served):
 def test_the_core_needs_no_web_framework():
     code = (
         "import sys; sys.modules['fastapi'] = None\n"
-        "import dapd, dapd.cli.app\n"
-        "try:\n    import dapd.server\nexcept dapd.DapdError as error:\n    print(error)"
+        "import dapd, dapd.cli.app, dapd.server.engine\n"
+        "try:\n    from dapd.server import serve\nexcept dapd.DapdError as error:\n    print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install 'dapd[serve]'" in out

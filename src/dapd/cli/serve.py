@@ -48,9 +48,10 @@ def serve(
     patience: Annotated[float, typer.Option(min=1, help="With --replicas: seconds until all are ready.")] = 600.0,
 ) -> None:
     """Serve a model: /v1/chat/completions, /v1/completions, /v1/infill, and a page to watch it at /."""
-    from dapd import server
+    from dapd.server import Config, Keys, Limits
+    from dapd.server import serve as serve_alone
 
-    limits = server.Limits(
+    limits = Limits(
         places=places,
         queue=queue,
         prompt_tokens=max_prompt,
@@ -58,7 +59,7 @@ def serve(
         seconds=max_seconds,
         drain_seconds=drain_seconds,
     )
-    config = server.Config(host, port, server.Keys.find(keys), anonymous, tuple(origin or ()), limits)
+    config = Config(host, port, Keys.find(keys), anonymous, tuple(origin or ()), limits)
     if replicas is not None:
         from dapd.scale.recipe import Recipe
         from dapd.scale.replicas import Fleet, serve_replicas
@@ -72,7 +73,7 @@ def serve(
         )
     lm = opened(model, device, dtype, fp8=fp8)
     tell(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)")
-    server.serve(lm, config)
+    serve_alone(lm, config)
 
 
 def tell(text: str) -> None:
