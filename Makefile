@@ -23,11 +23,11 @@ demo: .venv/small
 	$(BIN)/python -m dapd.cli.demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # The same, and which lines no test reaches; to count lines takes a third of the time again.
 coverage: .venv/installed
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
 
 # The inner loop: what a change to the decoding core can break, without the slowest tests of it.
 check: lint

@@ -37,7 +37,7 @@ from scale.jobs import (
     write_prompts,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster at a time
 
 N = 500
 
@@ -45,10 +45,13 @@ N = 500
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head and two more nodes, a CPU each: room for two workers on every one."""
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    for _ in range(2):
-        nodes.add_node(num_cpus=1)
-    nodes.wait_for_nodes(timeout=PATIENCE)
+    try:
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        for _ in range(2):
+            nodes.add_node(num_cpus=1)
+        nodes.wait_for_nodes(timeout=PATIENCE)
+    except Exception as error:
+        pytest.skip(f"Ray starts no cluster on this machine: {error}")
     yield nodes
     ray.shutdown()
     nodes.shutdown()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -31,12 +32,14 @@ from dapd.scale.team import Spread  # noqa: E402
 from dapd.server import Config, Keys, Limits  # noqa: E402
 from server.helpers_server import Served, until  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 RECIPE = Recipe("random:tiny-llada", "cpu")
 KEY = "secret"
 LONG = {"max_tokens": 160, "extra_body": {"strategy": "original", "eos": "ban", "block_length": 20}}
 """A text of 160 passes."""
-PATIENCE = 120.0
+PATIENCE = 400.0
+TRIES = 5
+"""Deaths that are tried: on a slow machine the streams of a replica may all be over when it dies."""
 
 
 def free_port() -> int:
@@ -47,7 +50,11 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def cluster():
-    with connected(Spread(ray=True)) as cluster:
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(connected(Spread(ray=True)))
+        except DapdError as error:
+            pytest.skip(f"Ray starts no cluster on this machine: {error}")
         yield cluster
 
 
@@ -128,22 +135,36 @@ def test_a_client_that_hangs_up_is_left(client):
 
 def test_streams_while_a_replica_is_killed(client, alone):
     prompts = [f"story {number}" for number in range(8)]
-    begun = [threading.Event() for _ in prompts]
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(streamed, client, p, b, **LONG) for p, b in zip(prompts, begun, strict=True)]
-        assert all(one.wait(PATIENCE) for one in begun)
-        kill_a_replica()
-        endings = [ending(one) for one in asked]
+    whole = [streamed(alone, prompt, **LONG) for prompt in prompts]
+    for _ in range(TRIES):
+        endings = endings_around_a_death(client, prompts)
         # No waiting for another replica: the one that is left takes what comes.
         assert text(client, "hello") == text(alone, "hello")
         failed = [number for number, one in enumerate(endings) if isinstance(one, openai.APIConnectionError)]
-        again = [pool.submit(streamed, client, prompts[number], **LONG) for number in failed]
-        for number, one in zip(failed, again, strict=True):
-            endings[number] = one.result(PATIENCE)
-    assert failed, "the replica that was killed had something to do"
-    assert len(failed) < len(prompts), "the other one went on"
-    assert endings == [streamed(alone, prompt, **LONG) for prompt in prompts]
-    until(lambda: serve.status().applications[NAME].deployments["server"].replica_states == {"RUNNING": 2}, PATIENCE)
+        for number in failed:
+            endings[number] = streamed(client, prompts[number], **LONG)
+        assert endings == whole, "every stream came to its end, or could be asked for again"
+        until(
+            lambda: serve.status().applications[NAME].deployments["server"].replica_states == {"RUNNING": 2}, PATIENCE
+        )
+        if 0 < len(failed) < len(prompts):
+            return
+    pytest.fail(f"in {TRIES} tries the replica that was killed never had a part of the streams")
+
+
+def endings_around_a_death(client: Any, prompts: list[str]) -> list[object]:
+    """Stream all prompts at once, kill a replica when all have begun, and say how each ended."""
+    begun = [threading.Event() for _ in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        asked = [pool.submit(streamed, client, p, b, **LONG) for p, b in zip(prompts, begun, strict=True)]
+        assert all(one.wait(PATIENCE) for one in begun)
+        kill_a_replica()
+        return [ending(one) for one in asked]
+
+
+def states() -> dict[str, int]:
+    """How many replicas are in which state."""
+    return dict(serve.status().applications[NAME].deployments["server"].replica_states)
 
 
 def kill_a_replica() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, first_line
 from dapd.io.wording import plural
 from dapd.scale.on_ray import Cluster, connected
 from dapd.scale.recipe import Recipe
@@ -109,7 +109,7 @@ def running(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -> I
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    serve.start(http_options={"host": config.host, "port": config.port})
+    _start(config)
     recipe = replace(recipe, device=cluster.device(recipe))
     application = deployment(recipe, config, fleet, cluster).bind(recipe, config)
     try:
@@ -140,13 +140,28 @@ def deployment(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -
     )
 
 
+def _start(config: Config) -> None:
+    """Start what Ray Serve itself consists of. On a busy machine that takes longer than the minute which it waits."""
+    from ray import serve
+
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            serve.start(http_options={"host": config.host, "port": config.port})
+            return
+        except TimeoutError as error:  # asked again, it goes on from where it is
+            if time.monotonic() > end:
+                raise DapdError(f"Ray Serve does not start: {first_line(error)}") from None
+
+
 def _wait_until_ready(fleet: Fleet, cluster: Cluster) -> None:
     from ray import serve
 
     end = time.monotonic() + fleet.patience
     while True:
-        application = serve.status().applications[NAME]
-        if application.status == "RUNNING":
+        status = serve.status()
+        application = status.applications[NAME]
+        if application.status == "RUNNING" and all(proxy == "HEALTHY" for proxy in status.proxies.values()):
             return
         *_, reason = " ".join(one.message for one in application.deployments.values()).splitlines() or [""]
         _, ours, mistake = reason.partition("DapdError: ")
