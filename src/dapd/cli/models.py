@@ -14,6 +14,7 @@ from rich.console import Console
 from dapd.generation import DiffusionLM
 from dapd.models import MaskedLM
 from dapd.models.devices import pick_dtype
+from dapd.mrf.network import StackedRADD
 from dapd.own_models import load_named
 
 Model = Annotated[
@@ -57,7 +58,7 @@ def loading(model: str) -> Iterator[None]:
         yield
 
 
-def calm_threads(network: MaskedLM) -> None:
+def calm_threads(network: MaskedLM | StackedRADD) -> None:
     """One thread for a small model on a CPU: several of them wait for each other longer than the arithmetic takes."""
     small = sum(p.numel() for p in getattr(network, "parameters", list)()) < SMALL
     if small and network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:

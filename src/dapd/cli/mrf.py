@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dapd.cli.models import calm_threads
 from dapd.errors import DapdError
 from dapd.io.files import check_writable, make_folder
 from dapd.io.wording import plural
@@ -150,7 +151,9 @@ def report_command(
     if out is not None:
         for name in reports.FILES:  # before the minutes that the report takes
             check_writable(make_folder(out) / name)
-    report = reports.build(load_run(run or SHIPPED, device=str(pick_device(device))), options, tell=console.print)
+    trained = load_run(run or SHIPPED, device=str(pick_device(device)))
+    calm_threads(trained.network)
+    report = reports.build(trained, options, tell=console.print)
     console.print(report.to_markdown(), markup=False)
     console.print(f"{report.seconds:.0f} s")
     if out is not None:
