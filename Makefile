@@ -31,7 +31,7 @@ coverage: .venv/installed
 
 # The inner loop: what a change to the decoding core can break, without the slowest tests of it.
 check: lint
-	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/decoding tests/strategies tests/test_*.py
+	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/decoding tests/strategies tests/test_canvas.py tests/test_g*.py tests/test_reference_*.py tests/test_settings.py tests/test_trace.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
