@@ -14,6 +14,7 @@ from dapd.decoding.plan import Group, Pass
 from dapd.decoding.row import Decision, Memory, Row, Top
 from dapd.decoding.tree import filled, signature, tensors
 from dapd.errors import StrategyContractError
+from dapd.models.columns import Span
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Inputs:
     tokens: Int[Tensor, "b length"]
     padding: Int[Tensor, " b"]
     """Columns of padding before each row."""
-    span: Int[Tensor, "b s"] | None
-    """The columns to compute of each row; None: the pass has a slice."""
-    window: Int[Tensor, "b n"] | None
-    """The columns to predict of each row; None: the pass has a slice."""
+    span: Span
+    """The columns to compute. Only a tensor travels; a slice is the same in all passes of a kind."""
+    window: Span
+    """The columns to predict, likewise."""
     places: Int[Tensor, " b"] | None
     """Each row's place among the kept keys and values; None: all places in order, or nothing is kept."""
     groups: tuple[GroupInputs, ...]
@@ -61,8 +62,8 @@ class Inputs:
         return cls(
             tokens=torch.stack([pad(r.canvas.tokens, (one.length - r.length, 0), value=pad_id) for r in one.members]),
             padding=torch.tensor([one.length - row.length for row in one.members]),
-            span=None if isinstance(one.span, slice) else one.span,
-            window=None if isinstance(one.window, slice) else one.window,
+            span=one.span,
+            window=one.window,
             places=torch.tensor(places) if one.keeps and places != [*range(n_places)] else None,
             groups=tuple(GroupInputs.of(group.members) for group in one.groups),
         )
@@ -71,11 +72,11 @@ class Inputs:
         """Make these the inputs of the next pass, where that has the same form: tokens committed, fewer masks."""
         for group, given, outcome in zip(one.groups, self.groups, outcomes, strict=True):
             tokens = self.tokens[group.rows]
-            if isinstance(one.window, slice):
-                window = tokens[:, one.window]
+            if isinstance(self.window, slice):
+                window = tokens[:, self.window]
                 window.copy_(torch.where(outcome.commit, outcome.token, window))
             else:
-                columns = one.window[group.rows, : group.width]
+                columns = self.window[group.rows, : outcome.commit.shape[1]]
                 tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
             given.choices.logical_and_(~outcome.commit)
             given.counts[0] -= outcome.commit.sum(-1)

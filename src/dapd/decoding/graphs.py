@@ -1,7 +1,7 @@
 """Passes recorded once as CUDA graphs and replayed: the host then launches one graph instead of a thousand kernels.
 
-A recording holds for one kind of pass (`Plan.key`), one set of shapes and one set of weights. It reads from buffers of
-its own: inputs are copied in, in one transfer, and outcomes are copied out, in another.
+A recording holds for one set of rules (`Pass.rules`), of shapes and of weights. It reads from buffers of its own:
+inputs are copied in, in one transfer, and outcomes are copied out, in another.
 """
 
 from __future__ import annotations
@@ -257,11 +257,11 @@ class Recordings:
     ) -> Flight | None:
         """A pass as a recording, from its second time on; None: it has to run as it is.
 
-        `weights` is what must be the same besides the pass's own kind and shapes.
+        `weights` is what must be the same besides the pass's own rules and shapes.
         """
         with self.lock:
             shapes = (signature(inputs), signature(list(luggage)))
-            key = (weights, one.key, shapes, None if pool is None else id(pool), kernels.mode(self.device))
+            key = (weights, one.rules, shapes, None if pool is None else id(pool), kernels.mode(self.device))
             if key not in self.kept and self._occurred(key):
                 self._record(key, one, partial(Recording, self.recorder, run, inputs, luggage, pool))
             if key not in self.kept:

@@ -54,8 +54,8 @@ def forward(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs) -> 
     need = one.attention
     return model(
         inputs.tokens,
-        one.span if inputs.span is None else inputs.span,
-        one.window if inputs.window is None else inputs.window,
+        inputs.span,
+        inputs.window,
         valid=column >= inputs.padding[:, None] if one.padded else None,
         cache=None if pool is None else KVCache(pool, inputs.places),
         capture=None if need is None else Capture(need.resolve(model.n_layers), need.rows, need.keys),
@@ -69,7 +69,8 @@ def observe(
     group = one.groups[number]
     given = inputs.groups[number]
     needs, options = group.members[0].needs, group.members[0].options
-    view = (group.rows, slice(0, group.width))
+    width = given.choices.shape[1]
+    view = (group.rows, slice(0, width))
     logits = prediction.logits[view]
     precision = options.confidence_dtype or needs.precision
     dtype = logits.dtype if precision == "model" else getattr(torch, precision)
@@ -78,15 +79,15 @@ def observe(
     attention = None
     need = needs.attention
     if need is not None and prediction.attention is not None:
-        keys = slice(0, group.width) if need.keys == "window" else slice(None)
+        keys = slice(0, width) if need.keys == "window" else slice(None)
         attention = prediction.attention[(*view, keys)]
     return Observation(
         masked=given.choices,
         token=choice.token,
         confidence=choice.confidence,
-        current=take(inputs.tokens, one.window if inputs.window is None else inputs.window)[view],
+        current=take(inputs.tokens, inputs.window)[view],
         progress=Progress(*given.counts),
-        position=given.window[:, :1] + torch.arange(group.width, device=given.window.device),
+        position=given.window[:, :1] + torch.arange(width, device=given.window.device),
         window=given.window,
         block=given.block,
         make_logits=choice.make_logits,

@@ -14,7 +14,7 @@ import torch
 
 from dapd.decoding.options import Reuse
 from dapd.decoding.row import Columns, Row, n_columns
-from dapd.models.columns import Span
+from dapd.models.columns import Span, width
 from dapd.strategies.base import AttentionNeed
 
 PASS_COST = 64
@@ -29,13 +29,6 @@ class Group:
     """One may stand in several times, to fill the group up to a number that occurs often."""
     rows: slice
     """Which rows of the pass they are."""
-    width: int
-    """Columns that the strategy sees of each row."""
-
-    @property
-    def key(self) -> Hashable:
-        """What must be the same for one recording to serve. (In Python 3.11 slices have no hash.)"""
-        return self.members[0].rule, repr(self.rows), self.width
 
 
 @dataclass(frozen=True)
@@ -69,15 +62,9 @@ class Pass:
 
     @property
     def rules(self) -> Hashable:
-        """What is computed, whatever the shapes."""
+        """What is computed, whatever the shapes. Passes of equal rules and inputs of equal shapes are of one kind."""
         rules = tuple(group.members[0].rule for group in self.groups)
         return rules, self.attention, self.padded, isinstance(self.span, slice), isinstance(self.window, slice)
-
-    @property
-    def key(self) -> Hashable:
-        """What tells two kinds of passes apart, besides the shapes of their inputs."""
-        fixed = [repr(columns) for columns in (self.span, self.window) if isinstance(columns, slice)]
-        return self.rules, self.length, *fixed, *(group.key for group in self.groups)
 
     @property
     def columns_needed(self) -> int:
@@ -87,7 +74,7 @@ class Pass:
     @property
     def columns_computed(self) -> int:
         """The same with the padding."""
-        return len(self.members) * n_columns(self.span if isinstance(self.span, slice) else self.span[0])
+        return len(self.members) * width(self.span)
 
 
 class Planner:
@@ -113,7 +100,7 @@ class Planner:
         for members in _groups(rows):
             first = groups[-1].rows.stop if groups else 0
             members = self._filled_up(members)
-            groups.append(Group(tuple(members), slice(first, first + len(members)), n_columns(members[0].window)))
+            groups.append(Group(tuple(members), slice(first, first + len(members))))
         ordered = [row for group in groups for row in group.members]
         return Pass(
             groups=tuple(groups),
