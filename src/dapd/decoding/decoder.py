@@ -187,10 +187,10 @@ class Decoder:
         steps = []
         for group, outcome, memory in zip(one.groups, outcomes, memories, strict=True):
             remember(group.members, memory)
-            for row, decision in outcome.decisions(group):
+            for row, part in group.parts(outcome):
                 if row in self.rows:  # it may have been cancelled meanwhile
                     try:
-                        steps.append(row.accept(decision, launch.began, len(one.rows)))
+                        steps.append(row.accept(part, launch.began, len(one.rows)))
                     except DapdError as error:
                         self.failures[row.name] = error
         return steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dapd.decoding.plan import Group, Pass
-from dapd.decoding.row import Decision, Memory, Row, Top
+from dapd.decoding.plan import Pass
+from dapd.decoding.row import Memory, Outcome, Row
 from dapd.decoding.tree import filled, signature, tensors
 from dapd.errors import StrategyContractError
 from dapd.models.columns import Span
@@ -103,25 +103,6 @@ class Luggage:
         return cls(uniform, noise, _joined([row.memory for row in rows if row.memory is not None]))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a pass for the rows of a group. It travels to the host in one piece."""
-
-    commit: Bool[Tensor, "g n"]
-    token: Int[Tensor, "g n"]
-    confidence: Float[Tensor, "g n"]
-    edges: Bool[Tensor, "g n n"] | None
-    top: Top | None
-
-    def decisions(self, group: Group) -> Iterator[tuple[Row, Decision]]:
-        """What was decided for each row; a row that stands in several times is told once."""
-        for index, row in enumerate(group.members):
-            if row not in group.members[:index]:
-                edges = None if self.edges is None else self.edges[index]
-                top = None if self.top is None else Top(self.top.token[index], self.top.log_p[index])
-                yield row, Decision(self.commit[index], self.token[index], self.confidence[index], edges, top)
-
-
 def _joined(memories: Sequence[Memory]) -> object:
     """The memories of some rows as one, which may have come from several calls of `select`."""
     if not memories:
@@ -151,9 +132,7 @@ def remember(rows: Sequence[Row], tree: object) -> None:
 def repeats(one: Pass, outcomes: Sequence[Outcome]) -> bool:
     """Whether the pass after these outcomes has the same form for every row."""
     for group, outcome in zip(one.groups, outcomes, strict=True):
-        counts = outcome.commit.sum(-1).tolist()
-        if not all(row.repeats(n) for row, n in zip(group.members, counts, strict=True)):
-            return False
-        if any(row.options.early_stop and row.stops(decision) for row, decision in outcome.decisions(group)):
+        committed = outcome.commit.sum(-1).tolist()
+        if not all(map(Row.repeats, group.members, committed, outcome.commit, outcome.token)):
             return False
     return True

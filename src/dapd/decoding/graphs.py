@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from dapd import kernels
-from dapd.decoding.exchange import Inputs, Luggage, Outcome
+from dapd.decoding.exchange import Inputs, Luggage
 from dapd.decoding.plan import Pass
-from dapd.decoding.row import Row, has_hash
+from dapd.decoding.row import Outcome, Row, has_hash
 from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dapd.decoding.exchange import Inputs, Luggage, Outcome
+from dapd.decoding.exchange import Inputs, Luggage
 from dapd.decoding.plan import Pass
-from dapd.decoding.row import Row, Top
+from dapd.decoding.row import Outcome, Row, Top
 from dapd.decoding.sampling import choose
 from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction

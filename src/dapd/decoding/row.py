@@ -72,13 +72,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What a strategy decided for one row, on the host."""
+class Outcome:
+    """What came of a pass, for the rows of a group or for one of them; the fields are those of `Step`."""
 
-    commit: Bool[Tensor, " n"]
-    token: Int[Tensor, " n"]
-    confidence: Float[Tensor, " n"]
-    edges: Bool[Tensor, "n n"] | None
+    commit: Bool[Tensor, "*g n"]
+    token: Int[Tensor, "*g n"]
+    confidence: Float[Tensor, "*g n"]
+    edges: Bool[Tensor, "*g n n"] | None
     top: Top | None
 
 
@@ -223,22 +223,18 @@ class Row:
             due[:-back] |= self.masked[back:]
         return due.nonzero().flatten()
 
-    def repeats(self, committed: int) -> bool:
-        """Whether the next pass has the same form if this one commits that number of tokens: same block, same columns,
-        nothing to draw."""
+    def repeats(self, committed: int, commit: Bool[Tensor, " n"], token: Int[Tensor, " n"]) -> bool:
+        """Whether the next pass has the form of this one, a recorded one: same block, same columns, nothing to draw.
+
+        `committed` is the number of positions in `commit`, which the caller counts for all rows at once.
+        """
         options = self.options
         same_columns = options.is_fresh(self.step) == options.is_fresh(self.step + 1)
         if options.reuse is not Reuse.NONE and (options.reuse is Reuse.SETTLED or not same_columns):
             return False
-        if self.needs.draws or options.sampling.temperature > 0 or self._begins_shifted_block():
+        if self.needs.draws or self._begins_shifted_block() or committed >= self.left[self.block]:
             return False
-        return committed < self.left[self.block]
-
-    def stops(self, decision: Decision) -> bool:
-        """Whether this decision completes the text before its first EOS, where that is the end."""
-        if not self.options.early_stop:
-            return False
-        return bool(self._tail(self.canvas.commit(self.window, decision.commit, decision.token)).any())
+        return not (options.early_stop and self._tail(self.canvas.commit(self.window, commit, token)).any())
 
     def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
         """Random numbers for the window; the same again if the pass has to be repeated."""
@@ -248,17 +244,17 @@ class Row:
             self._drawn[key] = self._draws.uniform(n_columns(self.window), *more)
         return self._drawn[key]
 
-    def accept(self, decision: Decision, began: float, shared_by: int) -> Step:
-        """Commit what was decided, if it may be, and move on.
+    def accept(self, outcome: Outcome, began: float, shared_by: int) -> Step:
+        """Commit what was selected, if it may be, and move on.
 
         `began` is when the pass was started, `shared_by` the number of rows that took part in it.
         """
         window, choices = self.window, self.choices
-        self._check_decision(decision, choices)
-        commit = self._first_of(choices) if self._begins_shifted_block() else decision.commit
+        self._check_outcome(outcome, choices)
+        commit = choices & (choices.cumsum(-1) == 1) if self._begins_shifted_block() else outcome.commit
         committed = int(commit.sum())
         self._note_idle(committed)
-        canvas = self.canvas.commit(window, commit, decision.token)
+        canvas = self.canvas.commit(window, commit, outcome.token)
         tail = self._tail(canvas) if self.options.early_stop else None
         if tail is not None:
             canvas = replace(canvas, tokens=torch.where(tail, self.eos_id, canvas.tokens))
@@ -271,14 +267,14 @@ class Row:
             index=self.passes,
             window=window,
             commit=commit,
-            token=decision.token,
-            confidence=decision.confidence,
+            token=outcome.token,
+            confidence=outcome.confidence,
             tail=tail,
-            edges=decision.edges,
+            edges=outcome.edges,
             canvas=canvas,
             seconds=now - self.began,
             compute_seconds=(now - began) / shared_by,
-            top=decision.top,
+            top=outcome.top,
         )
         self.canvas = canvas
         self.masked = canvas.masked
@@ -302,9 +298,6 @@ class Row:
         """
         return self.lookback > 0 and self.step == 0 and self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
 
-    def _first_of(self, choices: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        return choices & (choices.cumsum(-1) == 1)
-
     def _tail(self, canvas: Canvas) -> Bool[Tensor, " length"]:
         """All masks, if none stands before the first EOS; a template that is filled has no such end."""
         masked = canvas.masked
@@ -314,12 +307,12 @@ class Row:
             return masked
         return torch.zeros_like(masked)
 
-    def _check_decision(self, decision: Decision, choices: Bool[Tensor, " n"]) -> None:
+    def _check_outcome(self, outcome: Outcome, choices: Bool[Tensor, " n"]) -> None:
         where = f"step {self.passes}, row {self.name}"
         # `x < inf` is False for nan as well as for inf: one comparison finds both.
-        if not (decision.confidence[choices] < torch.inf).all():
+        if not (outcome.confidence[choices] < torch.inf).all():
             raise DapdError(f"the model's logits are not finite (nan) at {where}: decoding stops")
-        illegal = int((decision.commit & ~choices).sum())
+        illegal = int((outcome.commit & ~choices).sum())
         if illegal:
             raise StrategyContractError(
                 f"strategy {type(self.strategy).__name__} selected {illegal} positions that are not masked, {where}"
