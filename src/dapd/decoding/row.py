@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.canvas import Canvas
-from dapd.decoding.draws import Draws
 from dapd.decoding.options import Options, Reuse
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
@@ -160,8 +159,10 @@ class Row:
         """The row's place among the kept keys and values."""
         self.recordable = False
         """Whether its passes may be recorded."""
-        self._draws = Draws(seed, model.device)
-        self._drawn: dict[tuple[int, str], Tensor] = {}
+        self._generator = torch.Generator(model.device).manual_seed(seed)
+        """The row's own, so that its neighbours change nothing."""
+        self._drawn: dict[str, Tensor] = {}
+        """The random numbers of the next pass, once they are drawn."""
         self.rule: Hashable = (
             strategy if has_hash(strategy) else id(strategy),
             options.sampling,
@@ -237,12 +238,12 @@ class Row:
         return not (options.early_stop and self._tail(self.canvas.commit(self.window, commit, token)).any())
 
     def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
-        """Random numbers for the window; the same again if the pass has to be repeated."""
-        key = (self.passes, purpose)
-        if key not in self._drawn:
-            self._drawn = {old: numbers for old, numbers in self._drawn.items() if old[0] == self.passes}
-            self._drawn[key] = self._draws.uniform(n_columns(self.window), *more)
-        return self._drawn[key]
+        """Random numbers for the window, between 0 and 1; the same again if the pass has to be repeated."""
+        if purpose not in self._drawn:
+            shape = (n_columns(self.window), *more)
+            numbers = torch.rand(shape, generator=self._generator, dtype=torch.float64, device=self._generator.device)
+            self._drawn[purpose] = numbers.clamp_min(torch.finfo(torch.float64).tiny)  # their logarithms are taken
+        return self._drawn[purpose]
 
     def accept(self, outcome: Outcome, began: float, shared_by: int) -> Step:
         """Commit what was selected, if it may be, and move on.
@@ -276,6 +277,7 @@ class Row:
             compute_seconds=(now - began) / shared_by,
             top=outcome.top,
         )
+        self._drawn.clear()
         self.canvas = canvas
         self.masked = canvas.masked
         self.left[self.block] -= committed
