@@ -15,7 +15,7 @@ from dapd.canvas import Canvas
 from dapd.decoding.exchange import Inputs, Luggage, remember, repeats
 from dapd.decoding.graphs import BUCKET, HOST, Flight, Landed, Recordings, obstacle, weights_of
 from dapd.decoding.loop import run_pass
-from dapd.decoding.options import Options, Reuse
+from dapd.decoding.options import Options
 from dapd.decoding.plan import Pass, Planner, rounded
 from dapd.decoding.row import Constraint, Row, Step
 from dapd.decoding.tree import moved
@@ -162,8 +162,8 @@ class Decoder:
     def _start(self, one: Pass) -> Launch:
         """Forward, observe and select on the device: from a recording, or as it is."""
         began = time.perf_counter()
-        pool = self.pool if one.keeps else None
-        inputs = Inputs.of(one, self.model.profile.pad_id, 0 if pool is None else pool.rows)
+        pool = self.pool if one.rows[0].keeps else None  # all rows of a pass keep theirs, or none does
+        inputs = Inputs.of(one, self.model.profile.pad_id, pool)
         luggage = [Luggage.of(group.members, self.model.vocab_size) for group in one.groups]
         run = partial(run_pass, self.model, one, pool)
         if self.recordings is not None and all(row.recordable for row in one.rows):
@@ -201,7 +201,7 @@ class Decoder:
 
     def _make_room(self) -> None:
         """A place for every row that keeps keys and values."""
-        keepers = [row for row in self.rows if row.options.reuse is not Reuse.NONE]
+        keepers = [row for row in self.rows if row.keeps]
         if not keepers:
             return
         rows = max(len(keepers), self.pool.rows if self.pool else 0)

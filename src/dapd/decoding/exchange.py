@@ -14,6 +14,7 @@ from dapd.decoding.plan import Pass
 from dapd.decoding.row import Memory, Outcome, Row
 from dapd.decoding.tree import filled, signature, tensors
 from dapd.errors import StrategyContractError
+from dapd.models.cache import KVPool
 from dapd.models.columns import Span
 
 
@@ -56,15 +57,15 @@ class Inputs:
     groups: tuple[GroupInputs, ...]
 
     @classmethod
-    def of(cls, one: Pass, pad_id: int, n_places: int) -> Inputs:
-        """The inputs of a pass; `n_places` is the number of rows whose keys and values can be kept."""
+    def of(cls, one: Pass, pad_id: int, pool: KVPool | None) -> Inputs:
+        """The inputs of a pass whose keys and values are kept in `pool`; None: they are not kept."""
         places = [row.place for row in one.members]
         return cls(
             tokens=torch.stack([pad(r.canvas.tokens, (one.length - r.length, 0), value=pad_id) for r in one.members]),
             padding=torch.tensor([one.length - row.length for row in one.members]),
             span=one.span,
             window=one.window,
-            places=torch.tensor(places) if one.keeps and places != [*range(n_places)] else None,
+            places=None if pool is None or places == [*range(pool.rows)] else torch.tensor(places),
             groups=tuple(GroupInputs.of(group.members) for group in one.groups),
         )
 

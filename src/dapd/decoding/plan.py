@@ -13,7 +13,6 @@ from operator import itemgetter
 
 import torch
 
-from dapd.decoding.options import Reuse
 from dapd.decoding.row import Columns, Outcome, Row, n_columns
 from dapd.decoding.tree import mapped
 from dapd.models.columns import Span, width
@@ -50,8 +49,6 @@ class Pass:
     window: Span
     """The columns to predict, likewise."""
     attention: AttentionNeed | None
-    keeps: bool
-    """Whether the rows keep keys and values."""
 
     @cached_property
     def members(self) -> list[Row]:
@@ -99,7 +96,7 @@ class Planner:
         return [self._pass(part, pool_length) for kind in _kinds(rows) for part in _alike(kind)]
 
     def _pass(self, rows: Sequence[Row], pool_length: int) -> Pass:
-        keeps = rows[0].options.reuse is not Reuse.NONE
+        keeps = rows[0].keeps
         # Matrix products compute 64 rows at a time at least: a row alone may as well be a little longer.
         multiple = self.multiple if self.multiple == 1 or len(rows) > 1 else 2 * self.multiple
         length = pool_length if keeps else rounded(max(row.length for row in rows), multiple)
@@ -115,7 +112,6 @@ class Planner:
             span=self._named(ordered, [self._computed(row) for row in ordered], length) if keeps else slice(0, length),
             window=self._named(ordered, [row.window for row in ordered], length),
             attention=next((row.needs.attention for row in rows if row.needs.attention is not None), None),
-            keeps=keeps,
         )
 
     def _filled_up(self, rows: list[Row]) -> list[Row]:
@@ -158,7 +154,7 @@ def _kinds(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows that may share a pass: all of them keep keys and values or none does, and no two read other attention."""
     kinds: dict[tuple[bool, AttentionNeed | None], list[Row]] = {}
     for row in rows:
-        kinds.setdefault((row.options.reuse is not Reuse.NONE, row.needs.attention), []).append(row)
+        kinds.setdefault((row.keeps, row.needs.attention), []).append(row)
     # Rows that read no attention join those that do.
     for keeps in (False, True):
         readers = [part for (keep, need), part in kinds.items() if keep is keeps and need is not None]

@@ -131,7 +131,9 @@ class Row:
         self.options = options
         self.needs: Needs = needs_of(strategy)
         self.blocks = canvas.blocks(options.block_length, options.n_blocks)
-        _check(model, canvas, strategy, self)
+        self.keeps = options.reuse is not Reuse.NONE
+        """Whether its keys and values are kept from pass to pass."""
+        _check(model, canvas, self)
         self.lookback = model.lookback
         self.eos_id = model.profile.eos_id
         # A copy: what the caller writes into its own tensor later does not reach this row.
@@ -193,13 +195,10 @@ class Row:
     @property
     def choices(self) -> Bool[Tensor, " n"]:
         """The positions of the window that may be committed: the masks of the active block."""
-        window = self.window
         block = self.blocks[self.block]
-        if window == block:
-            return self.masked[window]
-        inside = torch.zeros(self.length, dtype=torch.bool)
-        inside[block] = True
-        return (self.masked & inside)[window]
+        choices = torch.zeros_like(self.masked)
+        choices[block] = self.masked[block]
+        return choices[self.window]
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -210,7 +209,7 @@ class Row:
         """The positions that the next pass has to compute."""
         block = self.blocks[self.block]
         reuse = self.options.reuse
-        if reuse is Reuse.NONE or self.options.is_fresh(self.step):
+        if not self.keeps or self.options.is_fresh(self.step):
             return slice(0, self.length)
         if reuse is Reuse.PREFIX:
             return slice(block.start, self.length)
@@ -231,7 +230,7 @@ class Row:
         """
         options = self.options
         same_columns = options.is_fresh(self.step) == options.is_fresh(self.step + 1)
-        if options.reuse is not Reuse.NONE and (options.reuse is Reuse.SETTLED or not same_columns):
+        if self.keeps and (options.reuse is Reuse.SETTLED or not same_columns):
             return False
         if self.needs.draws or self._begins_shifted_block() or committed >= self.left[self.block]:
             return False
@@ -338,7 +337,7 @@ def has_hash(strategy: Selects) -> bool:
     return True
 
 
-def _check(model: MaskedLM, canvas: Canvas, strategy: Selects, row: Row) -> None:
+def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
     """Mistakes in the arguments, reported before the first pass."""
     if canvas.length > model.max_length:
         raise DapdError(
@@ -354,5 +353,5 @@ def _check(model: MaskedLM, canvas: Canvas, strategy: Selects, row: Row) -> None
         raise DapdError(f"bias names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})")
     if row.constraint is not None:
         row.constraint.check(canvas)
-    if row.needs.sees == "canvas" and row.options.reuse is not Reuse.NONE:
-        raise DapdError(f"strategy {type(strategy).__name__} looks at the whole canvas; reuse must be none")
+    if row.needs.sees == "canvas" and row.keeps:
+        raise DapdError(f"strategy {type(row.strategy).__name__} looks at the whole canvas; reuse must be none")
