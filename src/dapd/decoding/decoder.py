@@ -13,7 +13,7 @@ import torch
 
 from dapd.canvas import Canvas
 from dapd.decoding.exchange import Inputs, Luggage, remember, repeats
-from dapd.decoding.graphs import BUCKET, HOST, Flight, Landed, Recordings, obstacle, weights_of
+from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, Results, obstacle, weights_of
 from dapd.decoding.loop import run_pass
 from dapd.decoding.options import Options
 from dapd.decoding.plan import Pass, Planner, rounded
@@ -31,8 +31,8 @@ class Launch:
 
     one: Pass
     began: float
-    flight: Flight | Landed
-    """Where its results are awaited."""
+    flight: Flight | Results
+    """A recorded pass on its way; one that ran as it is has landed already."""
 
 
 class Decoder:
@@ -96,18 +96,14 @@ class Decoder:
     def step(self) -> list[Step]:
         """One pass for every row that has a place, and what it did to each."""
         with on_device(self.model.device):
+            while self.waiting and self._has_place():
+                self.rows.append(self.waiting.popleft())
+            self._make_room()
             ahead, self.ahead = self.ahead, []
-            steps = self._pass(self._settled(ahead), ahead)
+            on_their_way = {row for launch in ahead for row in launch.one.rows}
+            steps = self._pass([row for row in self.rows if row not in on_their_way], ahead)
         self.rows = [row for row in self.rows if not row.done and row.name not in self.failures]
         return steps
-
-    def _settled(self, ahead: Sequence[Launch]) -> list[Row]:
-        """The rows of the next passes that are still to be planned; those that waited for a place are among them."""
-        while self.waiting and self._has_place():
-            self.rows.append(self.waiting.popleft())
-        self._make_room()
-        on_their_way = {row for launch in ahead for row in launch.one.rows}
-        return [row for row in self.rows if row not in on_their_way]
 
     def passes(self) -> Iterator[list[Step]]:
         """The steps of every pass until all rows are complete; the first failure is raised."""
@@ -171,17 +167,20 @@ class Decoder:
             if flight is not None:
                 return Launch(one, began, flight)
         outcomes, memories = run(moved(inputs, self.model.device), luggage)
-        return Launch(one, began, Landed((moved(outcomes, HOST), memories)))
+        return Launch(one, began, (moved(outcomes, HOST), memories))
 
     def _finish(self, launch: Launch, steady: bool) -> list[Step]:
         """Wait for a pass, and commit what was selected; in a steady state its next one is launched before that."""
         one, flight = launch.one, launch.flight
-        may_repeat = steady and flight.may_repeat() and self._goes_on(one.rows)
-        outcomes, memories = flight.wait()
-        if may_repeat and repeats(one, outcomes):
-            # Before the rows are told anything: the device computes the next pass while the host does the rest.
-            flight.again(one, outcomes)
-            self.ahead.append(Launch(one, time.perf_counter(), flight))
+        if isinstance(flight, Flight):
+            may_repeat = steady and flight.may_repeat() and self._goes_on(one.rows)
+            outcomes, memories = flight.wait()
+            if may_repeat and repeats(one, outcomes):
+                # Before the rows are told anything: the device computes the next pass while the host does the rest.
+                flight.again(one, outcomes)
+                self.ahead.append(Launch(one, time.perf_counter(), flight))
+        else:
+            outcomes, memories = flight
         self.columns_needed += one.columns_needed
         self.columns_computed += one.columns_computed
         steps = []

@@ -11,7 +11,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -153,22 +152,6 @@ class Recording:
         self.replay = recorder.record(work, try_first=try_first)
 
 
-@dataclass(frozen=True)
-class Landed:
-    """The results of a pass that ran as it is."""
-
-    results: Results
-
-    def wait(self) -> Results:
-        return self.results
-
-    def may_repeat(self) -> bool:
-        return False
-
-    def again(self, one: Pass, outcomes: Sequence[Outcome]) -> None:
-        raise RuntimeError("only a recorded pass is launched again")
-
-
 class Flight:
     """A recorded pass on its way: launched, and not yet waited for.
 
@@ -188,20 +171,17 @@ class Flight:
 
     def _launch(self, luggage: Sequence[Tensor]) -> None:
         with self.lock:
-            self._copy_in_and_out(luggage)
-
-    def _copy_in_and_out(self, luggage: Sequence[Tensor]) -> None:
-        self.recording.packed.copy_(self.packed, non_blocking=True)
-        for buffer, value in zip(tensors(self.recording.luggage), luggage, strict=True):
-            buffer.copy_(value)
-        packed, outcomes, memories = self.recording.replay()
-        self.memories: list[object] = mapped(torch.clone, memories)
-        results = torch.empty_like(packed, device=HOST, pin_memory=packed.is_cuda)
-        results.copy_(packed, non_blocking=True)
-        self.landed = torch.cuda.Event() if packed.is_cuda else None  # type: ignore[no-untyped-call]
-        if self.landed is not None:
-            self.landed.record()
-        self.outcomes: list[Outcome] = filled(outcomes, self.recording.results.unpack(results))
+            self.recording.packed.copy_(self.packed, non_blocking=True)
+            for buffer, value in zip(tensors(self.recording.luggage), luggage, strict=True):
+                buffer.copy_(value)
+            packed, outcomes, memories = self.recording.replay()
+            self.memories: list[object] = mapped(torch.clone, memories)
+            results = torch.empty_like(packed, device=HOST, pin_memory=packed.is_cuda)
+            results.copy_(packed, non_blocking=True)
+            self.landed = torch.cuda.Event() if packed.is_cuda else None  # type: ignore[no-untyped-call]
+            if self.landed is not None:
+                self.landed.record()
+            self.outcomes: list[Outcome] = filled(outcomes, self.recording.results.unpack(results))
 
     def wait(self) -> Results:
         """The outcomes, on the host, and the memories."""
@@ -239,8 +219,7 @@ class Recordings:
     @classmethod
     def on(cls, device: torch.device) -> Recordings | None:
         """A place for recordings, if passes can be recorded on this device."""
-        recorder = recorder_for(device)
-        return None if recorder is None else cls(recorder)
+        return cls(CudaGraphs(device)) if device.type == "cuda" else None
 
     @property
     def device(self) -> torch.device:
@@ -313,11 +292,6 @@ def _put(store: OrderedDict[Hashable, V], key: Hashable, value: V, limit: int) -
     store.move_to_end(key)
     while len(store) > limit:
         store.popitem(last=False)
-
-
-def recorder_for(device: torch.device) -> Recorder | None:
-    """How passes are recorded on this device; None: they are not."""
-    return CudaGraphs(device) if device.type == "cuda" else None
 
 
 def weights_of(model: MaskedLM) -> Hashable:
