@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import torch
 
-from dapd.decoding.row import Columns, Outcome, Row, n_columns
+from dapd.decoding.row import Columns, Outcome, Row
 from dapd.decoding.tree import mapped
 from dapd.models.columns import Span, width
 from dapd.strategies.base import AttentionNeed
@@ -73,7 +73,7 @@ class Pass:
     @property
     def columns_needed(self) -> int:
         """Columns that the rows need computed."""
-        return sum(n_columns(row.columns()) for row in self.rows)
+        return sum(width(row.columns()) for row in self.rows)
 
     @property
     def columns_computed(self) -> int:
@@ -165,7 +165,7 @@ def _kinds(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _alike(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows of about the same width: to pad one row to the width of another must cost less than another pass."""
-    widths = {row: n_columns(row.columns()) for row in rows}
+    widths = {row: width(row.columns()) for row in rows}
     ordered = sorted(rows, key=lambda row: -widths[row])
     parts: list[list[Row]] = []
     for place, row in enumerate(ordered):
@@ -181,7 +181,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:
         form = None if row.memory is None else row.memory.form
-        groups.setdefault((row.rule, n_columns(row.window), form), []).append(row)
+        groups.setdefault((row.rule, width(row.window), form), []).append(row)
     return list(groups.values())
 
 

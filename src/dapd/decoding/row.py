@@ -15,16 +15,11 @@ from dapd.canvas import Canvas
 from dapd.decoding.options import Options, Reuse
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
+from dapd.models.columns import width
 from dapd.strategies.base import Needs, Selects, needs_of
 
 Columns = slice | Int[Tensor, " s"]
 """Positions of a row: side by side, or any, from left to right."""
-
-
-def n_columns(columns: Columns) -> int:
-    """How many positions these are."""
-    n: int = columns.stop - columns.start if isinstance(columns, slice) else len(columns)
-    return n
 
 
 @dataclass(frozen=True)
@@ -239,7 +234,7 @@ class Row:
     def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
         """Random numbers for the window, between 0 and 1; the same again if the pass has to be repeated."""
         if purpose not in self._drawn:
-            shape = (n_columns(self.window), *more)
+            shape = (width(self.window), *more)
             numbers = torch.rand(shape, generator=self._generator, dtype=torch.float64, device=self._generator.device)
             self._drawn[purpose] = numbers.clamp_min(torch.finfo(torch.float64).tiny)  # their logarithms are taken
         return self._drawn[purpose]

@@ -11,9 +11,9 @@ Span = slice | Int[Tensor, "_ _"]
 fewer columns than the others repeats its last one, which changes nothing."""
 
 
-def width(span: Span) -> int:
-    """How many columns a span has in each row."""
-    return span.stop - span.start if isinstance(span, slice) else span.shape[1]
+def width(span: slice | Int[Tensor, "*_ n"]) -> int:
+    """How many columns these are, or are in each row."""
+    return span.stop - span.start if isinstance(span, slice) else span.shape[-1]
 
 
 def take(values: Tensor, columns: Span, dim: int = 1, of: Span | None = None) -> Tensor:
