@@ -61,16 +61,12 @@ class Options:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reuse", Reuse(self.reuse))
         check_types(self)
-        if self.block_length is not None and self.block_length < 1:
-            raise DapdError(f"block_length is {self.block_length}; it must be at least 1")
-        if self.n_blocks < 1:
-            raise DapdError(f"n_blocks is {self.n_blocks}; it must be at least 1")
-        if self.refresh is not None and self.refresh < 1:
-            raise DapdError(f"refresh is {self.refresh}; it must be at least 1")
+        for name in ("block_length", "n_blocks", "refresh", "refresh_until"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DapdError(f"{name} is {value}; it must be at least 1")
         if self.refresh is not None and self.reuse is Reuse.NONE:
             raise DapdError("refresh is set but nothing is reused; set reuse to prefix, dual or settled")
-        if self.refresh_until is not None and self.refresh_until < 1:
-            raise DapdError(f"refresh_until is {self.refresh_until}; it must be at least 1")
         if self.refresh_until is not None and self.refresh is None:
             raise DapdError("refresh_until is set but refresh is not; say every how many steps")
         if self.record_top < 0:
