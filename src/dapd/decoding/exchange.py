@@ -101,13 +101,11 @@ class Luggage:
             uniform = torch.stack([row.draw("tokens", vocab_size) for row in rows])
         if rows[0].needs.draws:
             noise = torch.stack([row.draw("strategy") for row in rows])
-        return cls(uniform, noise, _joined([row.memory for row in rows if row.memory is not None]))
+        return cls(uniform, noise, _joined([row.memory for row in rows]))
 
 
 def _joined(memories: Sequence[Memory]) -> object:
     """The memories of some rows as one, which may have come from several calls of `select`."""
-    if not memories:
-        return None
     tree = memories[0].tree
     whole = [memory.index for memory in memories] == [*range(memories[0].rows)]
     if whole and all(memory.tree is tree for memory in memories):
@@ -127,7 +125,7 @@ def remember(rows: Sequence[Row], tree: object) -> None:
         )
     form = signature(tree, skip=1)
     for index, row in enumerate(rows):
-        row.memory = None if tree is None else Memory(tree, index, len(rows), form)
+        row.memory = Memory(tree, index, len(rows), form)
 
 
 def repeats(one: Pass, outcomes: Sequence[Outcome]) -> bool:

@@ -180,8 +180,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows by what one call of `select` can decide; the form of what is remembered must be the same as well."""
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:
-        form = None if row.memory is None else row.memory.form
-        groups.setdefault((row.rule, width(row.window), form), []).append(row)
+        groups.setdefault((row.rule, width(row.window), row.memory.form), []).append(row)
     return list(groups.values())
 
 

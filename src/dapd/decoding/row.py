@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding.options import Options, Reuse
+from dapd.decoding.tree import signature
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
 from dapd.models.columns import width
@@ -139,7 +140,6 @@ class Row:
         self.left = list(self.masks)
         """Masks of each block now."""
         self.total = int(canvas.slots.sum())
-        self.n_blocks = sum(masks > 0 for masks in self.masks)
         self.block = 0
         self.step = 0
         """Passes used in the active block."""
@@ -148,8 +148,8 @@ class Row:
         """When its first pass began."""
         self.idle = 0
         """Passes in a row without a commit."""
-        self.memory: Memory | None = None
-        """The row's part of what the strategy returned as `Selection.memory` at its previous pass; None at first."""
+        self.memory = Memory(None, 0, 1, signature(None))
+        """Nothing at first."""
         self.age = torch.zeros(canvas.length, dtype=torch.long) if options.reuse is Reuse.SETTLED else None
         """Passes since each position was decided, where settled ones are reused."""
         self.place: int | None = None
@@ -166,7 +166,7 @@ class Row:
             options.confidence_dtype,
             options.record_edges,
             options.record_top,
-            None if constraint is None else id(constraint),
+            id(constraint),
         )
         """What rows must have in common for one call of `select` to decide them."""
         self._go_to_block_with_masks()
@@ -198,7 +198,8 @@ class Row:
     @property
     def counts(self) -> tuple[int, ...]:
         """The numbers of `Progress`, in order."""
-        return sum(self.left), self.total, self.masks[self.block], self.step, self.n_blocks
+        n_blocks = sum(masks > 0 for masks in self.masks)
+        return sum(self.left), self.total, self.masks[self.block], self.step, n_blocks
 
     def columns(self) -> Columns:
         """The positions that the next pass has to compute."""
