@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dapd.decoding.exchange import Inputs, Luggage
-from dapd.decoding.plan import Pass
+from dapd.decoding.exchange import GroupInputs, Inputs, Luggage
+from dapd.decoding.plan import Group, Pass
 from dapd.decoding.row import Outcome, Row, Top
 from dapd.decoding.sampling import choose
 from dapd.errors import StrategyContractError
@@ -35,13 +35,13 @@ def run_pass(
     prediction = forward(model, one, pool, inputs)
     outcomes: list[Outcome] = []
     memories: list[object] = []
-    for number, group in enumerate(one.groups):
+    for group, given, carried in zip(one.groups, inputs.groups, luggage, strict=True):
         row = group.members[0]
-        seen = observe(model, one, inputs, prediction, number, luggage[number])
+        seen = observe(model, inputs, prediction, group, given, carried)
         # Copies: a strategy that writes into what it is shown does not change what is committed.
         token = seen.token.clone()
         confidence = seen.confidence.clone()
-        selection = select(row.strategy, seen, luggage[number].memory)
+        selection = select(row.strategy, seen, carried.memory)
         edges = selection.edges if row.options.record_edges else None
         outcomes.append(Outcome(selection.commit, token, confidence, edges, likeliest(seen, row.options.record_top)))
         memories.append(selection.memory)
@@ -63,21 +63,19 @@ def forward(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs) -> 
 
 
 def observe(
-    model: MaskedLM, one: Pass, inputs: Inputs, prediction: Prediction, number: int, luggage: Luggage
+    model: MaskedLM, inputs: Inputs, prediction: Prediction, group: Group, given: GroupInputs, carried: Luggage
 ) -> Observation:
-    """What the strategy of group `number` sees: tokens, confidences, progress, attention."""
-    group = one.groups[number]
-    given = inputs.groups[number]
-    needs, options = group.members[0].needs, group.members[0].options
+    """What the strategy of a group sees: tokens, confidences, progress, attention."""
+    row = group.members[0]
     width = given.choices.shape[1]
     view = (group.rows, slice(0, width))
     logits = prediction.logits[view]
-    precision = options.confidence_dtype or needs.precision
+    precision = row.options.confidence_dtype or row.needs.precision
     dtype = logits.dtype if precision == "model" else getattr(torch, precision)
-    pick = None if group.members[0].constraint is None else partial(constrained, group.members)
-    choice = choose(logits, options.sampling, model.profile, dtype, luggage.uniform, pick)
+    pick = None if row.constraint is None else partial(constrained, group.members)
+    choice = choose(logits, row.options.sampling, model.profile, dtype, carried.uniform, pick)
     attention = None
-    need = needs.attention
+    need = row.needs.attention
     if need is not None and prediction.attention is not None:
         keys = slice(0, width) if need.keys == "window" else slice(None)
         attention = prediction.attention[(*view, keys)]
@@ -92,7 +90,7 @@ def observe(
         block=given.block,
         make_logits=choice.make_logits,
         attention=attention,
-        noise=luggage.noise,
+        noise=carried.noise,
     )
 
 
