@@ -186,10 +186,10 @@ class Decoder:
         steps = []
         for group, outcome, memory in zip(one.groups, outcomes, memories, strict=True):
             remember(group.members, memory)
-            for row, part in group.parts(outcome):
+            for index, row in enumerate(dict.fromkeys(group.members)):
                 if row in self.rows:  # it may have been cancelled meanwhile
                     try:
-                        steps.append(row.accept(part, launch.began, len(one.rows)))
+                        steps.append(row.accept(outcome.of_row(index), launch.began, len(one.rows)))
                     except DapdError as error:
                         self.failures[row.name] = error
         return steps

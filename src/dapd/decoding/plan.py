@@ -6,15 +6,13 @@ Rows are padded on the left, so that they end at the same column: position p of 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 
 import torch
 
-from dapd.decoding.row import Columns, Outcome, Row
-from dapd.decoding.tree import mapped
+from dapd.decoding.row import Columns, Row
 from dapd.models.columns import Span, width
 from dapd.strategies.base import AttentionNeed
 
@@ -27,14 +25,9 @@ class Group:
     """Rows of a pass that one call of `select` decides: equal strategies under equal settings."""
 
     members: tuple[Row, ...]
-    """One may stand in several times, to fill the group up to a number that occurs often."""
+    """The last may stand in several times, to fill the group up to a number that occurs often."""
     rows: slice
     """Which rows of the pass they are."""
-
-    def parts(self, outcome: Outcome) -> Iterator[tuple[Row, Outcome]]:
-        """Every row and what came of the pass for it; one that stands in several times is told once."""
-        for index, row in enumerate(dict.fromkeys(self.members)):
-            yield row, mapped(itemgetter(index), outcome)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,12 @@ class Outcome:
     edges: Bool[Tensor, "*g n n"] | None
     top: Top | None
 
+    def of_row(self, index: int) -> Outcome:
+        """The part of one row."""
+        edges = None if self.edges is None else self.edges[index]
+        top = None if self.top is None else Top(self.top.token[index], self.top.log_p[index])
+        return Outcome(self.commit[index], self.token[index], self.confidence[index], edges, top)
+
 
 class Constraint(Protocol):
     """What a text must be like. One object may serve many rows, which are then decided together."""
@@ -190,10 +196,13 @@ class Row:
     @property
     def choices(self) -> Bool[Tensor, " n"]:
         """The positions of the window that may be committed: the masks of the active block."""
+        window = self.window
         block = self.blocks[self.block]
-        choices = torch.zeros_like(self.masked)
-        choices[block] = self.masked[block]
-        return choices[self.window]
+        if window == block:
+            return self.masked[window]
+        inside = torch.zeros(self.length, dtype=torch.bool)
+        inside[block] = True
+        return (self.masked & inside)[window]
 
     @property
     def counts(self) -> tuple[int, ...]:
