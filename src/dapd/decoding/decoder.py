@@ -12,8 +12,8 @@ from functools import partial
 import torch
 
 from dapd.canvas import Canvas
-from dapd.decoding.exchange import Inputs, Luggage, remember, repeats
-from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, Results, obstacle, weights_of
+from dapd.decoding.exchange import Inputs, Luggage, Results, remember, repeats
+from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, obstacle, weights_of
 from dapd.decoding.loop import run_pass
 from dapd.decoding.options import Options
 from dapd.decoding.plan import Pass, Planner, rounded

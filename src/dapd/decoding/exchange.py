@@ -17,6 +17,9 @@ from dapd.errors import StrategyContractError
 from dapd.models.cache import KVPool
 from dapd.models.columns import Span
 
+Results = tuple[list[Outcome], list[object]]
+"""What came of a pass for each group, which travels to the host, and what is remembered, which stays on the device."""
+
 
 @dataclass(frozen=True)
 class GroupInputs:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dapd import kernels
-from dapd.decoding.exchange import Inputs, Luggage
+from dapd.decoding.exchange import Inputs, Luggage, Results
 from dapd.decoding.plan import Pass
 from dapd.decoding.row import Outcome, Row, has_hash
 from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
@@ -28,7 +28,6 @@ from dapd.models.cache import KVPool
 
 T = TypeVar("T")
 V = TypeVar("V")
-Results = tuple[list[Outcome], list[object]]
 Run = Callable[[Inputs, Sequence[Luggage]], Results]
 
 BUCKET = 32

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dapd.decoding.exchange import GroupInputs, Inputs, Luggage
+from dapd.decoding.exchange import GroupInputs, Inputs, Luggage, Results
 from dapd.decoding.plan import Group, Pass
-from dapd.decoding.row import Outcome, Row, Top
+from dapd.decoding.row import Constraint, Outcome, Row, Top
 from dapd.decoding.sampling import choose
 from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
@@ -24,10 +24,8 @@ from dapd.models.columns import take
 from dapd.strategies.base import Observation, Progress, Selection, Selects
 
 
-def run_pass(
-    model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs, luggage: Sequence[Luggage]
-) -> tuple[list[Outcome], list[object]]:
-    """What comes of a pass and what is remembered of it, for the rows of each strategy.
+def run_pass(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs, luggage: Sequence[Luggage]) -> Results:
+    """What comes of a pass and what is remembered of it.
 
     Nothing here reads a tensor on the host, and everything that differs between two passes of a kind comes in through
     `inputs` and `luggage`: that is what lets a pass be recorded.
@@ -72,7 +70,7 @@ def observe(
     logits = prediction.logits[view]
     precision = row.options.confidence_dtype or row.needs.precision
     dtype = logits.dtype if precision == "model" else getattr(torch, precision)
-    pick = None if row.constraint is None else partial(constrained, group.members)
+    pick = None if row.constraint is None else partial(constrained, row.constraint, group.members)
     choice = choose(logits, row.options.sampling, model.profile, dtype, carried.uniform, pick)
     attention = None
     need = row.needs.attention
@@ -94,13 +92,9 @@ def observe(
     )
 
 
-def constrained(rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
-    """The tokens that each row's constraint proposes. This reads the rows on the host: such passes are not recorded."""
-    proposals = []
-    for row, row_scores in zip(rows, scores, strict=True):
-        assert row.constraint is not None
-        proposals.append(row.constraint.tokens(row_scores, row.canvas, row.window))
-    return torch.stack(proposals)
+def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
+    """The tokens that the rows' constraint proposes. This reads the rows on the host: such passes are not recorded."""
+    return torch.stack([constraint.tokens(s, row.canvas, row.window) for row, s in zip(rows, scores, strict=True)])
 
 
 def likeliest(seen: Observation, count: int) -> Top | None:

@@ -17,7 +17,7 @@ from dapd.decoding.tree import signature
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
 from dapd.models.columns import width
-from dapd.strategies.base import Needs, Selects, needs_of
+from dapd.strategies.base import Selects, needs_of
 
 Columns = slice | Int[Tensor, " s"]
 """Positions of a row: side by side, or any, from left to right."""
@@ -131,7 +131,7 @@ class Row:
         self.constraint = constraint
         self.strategy = strategy
         self.options = options
-        self.needs: Needs = needs_of(strategy)
+        self.needs = needs_of(strategy)
         self.blocks = canvas.blocks(options.block_length, options.n_blocks)
         self.keeps = options.reuse is not Reuse.NONE
         """Whether its keys and values are kept from pass to pass."""
@@ -188,10 +188,11 @@ class Row:
     @property
     def window(self) -> slice:
         """The positions that the strategy sees. With reuse, where only the block is computed anew, never more."""
-        sees_region = self.needs.sees == "region" and self.options.reuse in (Reuse.NONE, Reuse.SETTLED)
         if self.needs.sees == "canvas":
             return slice(0, self.length)
-        return slice(self.blocks[0].start, self.length) if sees_region else self.blocks[self.block]
+        if self.needs.sees == "region" and self.options.reuse in (Reuse.NONE, Reuse.SETTLED):
+            return slice(self.blocks[0].start, self.length)
+        return self.blocks[self.block]
 
     @property
     def choices(self) -> Bool[Tensor, " n"]:
