@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, unknown
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
-from dapd.lab.evaluate import TaskScore, evaluate
+from dapd.lab.evaluate import Exam, TaskScore, Way, evaluate_ways
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
+from dapd.sampling import EosPolicy
 
 app = typer.Typer(help="The lab: tasks with known answers, and the small model trained on them.", no_args_is_help=True)
 console = Console()
 
 Names = Annotated[list[str] | None, typer.Option("--task", "-t", help="Name of a task; repeat for more. Default: all.")]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab: the model that ships.")]
+Tf32 = Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")]
+
+WAYS = (Way(), Way(block=32), Way(eos="ban"))
+"""How a model is scored at the end of its training: one of these suits every task."""
 
 
 def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
@@ -72,6 +80,9 @@ def train(
         typer.Option("--set", help=f"NAME=VALUE; names: {', '.join(TrainSettings.__dataclass_fields__)}."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the state in the run folder.")] = False,
+    stop: Annotated[
+        float, typer.Option(help="Pause after so many minutes: the state is saved, --resume goes on. 0: never.")
+    ] = 0.0,
 ) -> None:
     """Train the lab model, export it and evaluate the export step by step."""
     started = time.monotonic()
@@ -81,14 +92,17 @@ def train(
     run.mkdir(parents=True, exist_ok=True)
     _claim(run, settings, resume, STATE)
     trainer = Trainer(settings, run, _report, started)
-    trainer.run()
+    finished = trainer.run(60 * stop or math.inf)
     record = trainer.record()
     trainer.export(out)
     record["sha256"] = checksums(out)
     _write(out / RECORD, record)
     console.print(f"trained {record['steps']} steps in {record['seconds']} s, weights in {out}")
-    if settings.prompts:
-        record["scores"] = _evaluate(out, settings.tasks, settings.prompts, settings.seed, str(trainer.device))
+    if not finished:
+        console.print(f"paused at {trainer.progress:.0%}; the same command with --resume goes on")
+    elif settings.prompts:
+        exam = Exam(settings.prompts, settings.seed)
+        record["scores"] = _evaluate(out, _chosen(settings.tasks), exam, WAYS, str(trainer.device))
         _write(out / RECORD, {**record, "seconds_in_all": round(time.monotonic() - started, 1)})
 
 
@@ -116,35 +130,112 @@ def _report(record: dict[str, Any]) -> None:
     print(f"step {record['step']}  {line}", flush=True)
 
 
-def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str) -> dict[str, Any]:
-    """Score the checkpoint in a folder and print the table."""
+def _evaluate(
+    folder: Path, chosen: Sequence[tasks.Task], exam: Exam, ways: Sequence[Way], device: str
+) -> dict[str, Any]:
+    """Score the checkpoint in a folder in several ways and print the table; the best way of a task is its score."""
     from dapd.models import load_network
 
     network = load_network(folder, device=device)
-    table = Table("task", "prompts", "score", "all right", title="step by step")
+    tokenizer = LabTokenizer.load(folder)
+    table = Table("task", *(way.label for way in ways), title=f"step by step, {exam.n} prompts a task")
     scores: dict[str, Any] = {}
-    missed: list[tuple[TaskScore, str, str]] = []
-    for row in evaluate(network, LabTokenizer.load(folder), _chosen(names), n, seed=seed):
-        table.add_row(row.task, str(row.prompts), f"{100 * row.score:.2f}", f"{100 * row.whole:.2f}")
-        scores[row.task] = {"prompts": row.prompts, "score": row.score, "whole": row.whole}
-        missed += [(row, prompt, text) for prompt, text in row.misses]
+    missed: list[TaskScore] = []
+    for task in chosen:
+        rows = evaluate_ways(network, tokenizer, task, exam, ways)
+        best = max(rows, key=lambda way: rows[way].score)
+        shown = {way: f"{100 * row.score:.1f}" for way, row in rows.items()}
+        cells = [f"[bold]{shown[way]}[/]" if way == best else shown.get(way, "") for way in ways]
+        table.add_row(task.name, *cells)
+        scores[task.name] = {
+            "prompts": exam.n,
+            "score": rows[best].score,
+            "whole": rows[best].whole,
+            "way": best.label,
+            "ways": {way.label: row.score for way, row in rows.items()},
+        }
+        missed.append(rows[best])
     console.print(table)
-    for row, prompt, text in missed:
-        console.print(f"[bold]wrong in {row.task}[/]: {escape(repr(prompt))} -> {escape(repr(text))}", soft_wrap=True)
+    for row in missed:
+        for prompt, text in row.misses:
+            console.print(
+                f"[bold]wrong in {row.task}[/]: {escape(repr(prompt))} -> {escape(repr(text))}", soft_wrap=True
+            )
     return scores
 
 
 @app.command()
 def score(
-    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab: the model that ships.")],
+    model: Folder,
     task: Names = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 100,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    block: Annotated[str, typer.Option(help="Block lengths, separated by commas; 0: one block.")] = "0,32",
+    eos: Annotated[str, typer.Option(help="What becomes of EOS: none, defer, ban, separated by commas.")] = "none,ban",
+    record: Annotated[bool, typer.Option(help="Write the scores into the folder's training.json.")] = False,
+    device: Device = "auto",
+    tf32: Tf32 = False,
 ) -> None:
-    """Score a model on test prompts, decoding step by step."""
+    """Score a model on test prompts, decoding step by step, in every way that the block lengths and EOS rules make."""
+    folder = _folder(model)
+    scores = _evaluate(folder, _chosen(task), Exam(n, seed), _ways(block, eos), _device(device, tf32))
+    if record:
+        path = folder / "training.json"
+        _write(path, {**json.loads(path.read_text(encoding="utf-8")), "scores": scores})
+
+
+def _ways(blocks: str, policies: str) -> list[Way]:
+    """Every combination of block lengths and EOS rules."""
+    allowed = get_args(EosPolicy)
+    for policy in policies.split(","):
+        if policy not in allowed:
+            raise unknown("EOS rule", policy, allowed)
+    if not all(block.strip().isdecimal() for block in blocks.split(",")):
+        raise DapdError(f"block is {blocks!r}; it must be whole numbers separated by commas, 0 for one block")
+    return [Way(int(block) or None, policy) for policy in policies.split(",") for block in blocks.split(",")]  # type: ignore[arg-type]
+
+
+def _folder(model: Path) -> Path:
+    """The folder of a model that may be given by a name."""
     from dapd.models import resolve
+
+    return model if model.is_dir() else resolve(model)
+
+
+def _device(device: str, tf32: bool) -> str:
+    """The device to use, with the precision of its matrix products set."""
+    import torch
+
     from dapd.models.devices import pick_device
 
-    folder = model if model.is_dir() else resolve(model)
-    _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    return str(pick_device(device))
+
+
+@app.command("gauge")
+def show_gauge(
+    model: Folder,
+    task: Annotated[str, typer.Option("--task", "-t", help="Name of a task.")] = "quiz-5",
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts.")] = 64,
+    seed: Seed = 0,
+    device: Device = "auto",
+    tf32: Tf32 = False,
+) -> None:
+    """Measure how sure a model is of its text before anything is decided, and how fast a threshold decoder goes."""
+    from dapd.lab.gauge import SURE, gauge
+    from dapd.models import load_network
+
+    folder = _folder(model)
+    network = load_network(folder, device=_device(device, tf32))
+    regime = gauge(network, LabTokenizer.load(folder), tasks.get(task), Exam(n, seed))
+    table = Table("", "", title=f"{regime.task}, {regime.prompts} prompts, nothing decided", show_header=False)
+    table.add_row(f"positions with confidence {SURE} and more, EOS aside", f"{regime.sure:.1%}")
+    table.add_row("median confidence", f"{regime.confidence:.3f}")
+    table.add_row("median entropy", f"{regime.entropy:.2f} nats")
+    table.add_row("positions that predict the end", f"{regime.past_end:.1%}")
+    table.add_row("passes of Fast-dLLM 0.9, block 32", f"{regime.passes:.1f}")
+    table.add_row("tokens a pass, EOS included", f"{regime.pace:.2f}")
+    table.add_row("tokens a pass, text alone", f"{regime.text_pace:.2f}")
+    console.print(table)
+    for complaint in regime.complaints():
+        console.print(f"outside of the regime: {complaint}", soft_wrap=True)
