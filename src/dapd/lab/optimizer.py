@@ -25,8 +25,10 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 """How often the quintic is applied."""
 
-UPDATE_SIZE = 0.4
-"""Root mean square of an entry of a step, as a part of the learning rate: what AdamW's steps have in the long run."""
+UPDATE_SIZE = 0.2
+"""Root mean square of an entry of a step, as a part of the learning rate: what AdamW's steps have in the long run.
+Twice as much, at twice the learning rate, made attention a choice of one column: scores with a deviation of 20 to 40,
+where AdamW has 2 to 5. What must weigh several columns, as a list without repetition, was then not learned."""
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
