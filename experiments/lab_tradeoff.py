@@ -37,16 +37,16 @@ from dapd.models import resolve
 from dapd.sampling import EosPolicy
 
 PROMPTS = {
-    "quiz-5": 40,
-    "story": 48,
-    "code": 48,
-    "record": 48,
-    "scene": 48,
-    "sentence": 96,
-    "shuffle": 96,
-    "latin": 96,
-    "sudoku": 96,
-    "tied": 24,
+    "quiz-5": 36,
+    "story": 40,
+    "code": 40,
+    "record": 40,
+    "scene": 40,
+    "sentence": 64,
+    "shuffle": 64,
+    "latin": 64,
+    "sudoku": 64,
+    "tied": 18,
 }
 """Test prompts of each task, the most telling tasks first: that is the order of the work."""
 
@@ -73,7 +73,7 @@ IN_ONE_BLOCK = (
 """What the graph does, and its order: DAPD with other layers, with other edges, and in the order of confidence."""
 
 QUESTIONS = tuple(f"quiz-{n}" for n in (1, 2, 3, 4, 6, 7, 8))
-QUESTION_PROMPTS = 24
+QUESTION_PROMPTS = 16
 QUESTION_SWEEP = (
     "dapd-direct:tau_max=0.05",
     "dapd-staged:tau_max=0.15",
@@ -115,7 +115,7 @@ def main(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("tradeoff"),
     tasks: Annotated[str | None, typer.Option(help="Tasks, separated by commas. Default: all of the sweep.")] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Test prompts per task, at most.")] = 96,
+    prompts: Annotated[int, typer.Option(min=1, help="Test prompts per task, at most.")] = 64,
     only: Annotated[str, typer.Option(help="Only decoders whose name holds this.")] = "",
     processes: Annotated[int, typer.Option(min=1, help="Processes that share the device.")] = 1,
     minutes: Annotated[float, typer.Option(help="Stop after so many; 0: when all is done.")] = 0.0,

@@ -92,7 +92,7 @@ def test_rows_of_a_batch_keep_it_as_they_do_alone(lm):
 
 def test_a_form_over_words(lab):
     pattern = " ?[A-Za-z]+( [a-z]+){2}, [0-9]+[.]"
-    prompt = [{"role": "user", "content": "Sort the list: 3 1 2"}]
+    prompt = [{"role": "user", "content": "Shuffle the list: 3 1 2"}]
     for name in ("original", "dapd-staged", "fast-dllm"):
         assert re.fullmatch(pattern, lab.generate(prompt, strategy=name, max_new_tokens=32, regex=pattern).text)
 
@@ -171,7 +171,7 @@ def test_fixed_tokens_are_part_of_the_text(lm):
 
 def test_what_the_tokens_cannot_spell_is_refused(lab):
     with pytest.raises(DapdError, match="cannot"):
-        lab.generate([{"role": "user", "content": "Sort the list: 3"}], max_new_tokens=8, regex="日本")
+        lab.generate([{"role": "user", "content": "Shuffle the list: 3"}], max_new_tokens=8, regex="日本")
 
 
 @pytest.mark.parametrize("pattern", ["(a", "(?=a)b", r"(a)\1", "", "x" * 30_000], ids=lambda p: p[:8])
