@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two torch threads wait for each other when anything else uses the machine; the tests run two processes of one thread.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint format reference clean
+.PHONY: demo figures test check lint format reference clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -21,6 +21,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 demo: .venv/small
 	$(BIN)/python -m dapd.cli.demo
+
+# The pictures of README and docs/lab.md, drawn anew; that of the page needs Chromium. The trade-off takes a GPU: docs/lab.md.
+PASS ?= 4
+figures: demo
+	cp demo/trajectory.png docs/images/trajectory.png
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=3000 --window-size=1300,1000 \
+	  --screenshot=docs/images/viewer.png 'file://$(CURDIR)/demo/decoding.html#pass=$(PASS)'
+	$(BIN)/python experiments/lab_segments.py --out docs/lab/segments --prompts 16
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
