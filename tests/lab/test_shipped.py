@@ -12,7 +12,7 @@ from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.generation import DEFAULT_MODEL
 from dapd.lab.checkpoint import checksums
-from dapd.lab.evaluate import Exam, Way, evaluate
+from dapd.lab.evaluate import Exam
 from dapd.lab.gauge import gauge
 from dapd.lab.tasks import TASKS, get
 from dapd.lab.tokenizer import LabTokenizer
@@ -49,15 +49,19 @@ def test_the_record_says_95_percent_for_every_task() -> None:
 
 
 @trained
-@pytest.mark.parametrize(
-    ("task", "n"),
-    [("shuffle", 4), ("latin", 4), ("sentence", 4), ("scene", 2), ("code", 2), ("record", 2), ("quiz-1", 4)],
-)
-def test_it_still_scores(lm: dapd.DiffusionLM, task: str, n: int) -> None:
-    """Step by step on prompts that were not seen in training, other ones than those of the record."""
-    way = Way(block=16) if task == "quiz-1" else Way(block=32) if get(task).room > 32 else Way()
-    (row,) = evaluate(lm.network, LabTokenizer.load(LAB), [get(task)], Exam(n, seed=1), way)
-    assert row.score >= (n - 1) / n
+@pytest.mark.parametrize("name", ["shuffle", "latin", "sentence", "scene", "code", "record", "quiz-1"])
+def test_it_still_answers(lm: dapd.DiffusionLM, name: str) -> None:
+    """Prompts that were not seen in training, other ones than those of the record; nearly step by step, but sooner."""
+    task, n = get(name), 4
+    asked = task.examples(n, seed=1)
+    done = lm.generate_batch(
+        [[{"role": "user", "content": example.prompt}] for example in asked],
+        strategy=dapd.strategy("eb-sampler", gamma=0.01),
+        max_new_tokens=task.room,
+        block_length=16 if name == "quiz-1" else 32,
+        early_stop=True,
+    )
+    assert sum(task.score(example, one.text) for example, one in zip(asked, done, strict=True)) >= n - 1
 
 
 @trained
