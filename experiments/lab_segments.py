@@ -19,8 +19,8 @@ import typer
 from dapd.cli import run
 from dapd.cli.demo import answers
 from dapd.evaluation.compare import decoders
-from dapd.files import make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, load
+from dapd.io.files import make_folder, write_text
 from dapd.lab.tasks import get
 from dapd.plots.decoding import heatmap, segments
 from dapd.trace import Trace

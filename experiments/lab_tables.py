@@ -24,13 +24,13 @@ from dapd.evaluation.edges import EdgeAuc, edge_auc
 from dapd.evaluation.runs import RESULTS
 from dapd.evaluation.seeds import Cell, cells, passes_ratio
 from dapd.evaluation.summary import Row, pareto
-from dapd.files import make_folder, write_text
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
+from dapd.io.files import make_folder, write_text
+from dapd.io.table import Table
 from dapd.lab.evaluate import Way
 from dapd.lab.tasks import TASKS, Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.strategies import AttentionNeed
-from dapd.table import Table
 
 DAPD = ("dapd-staged", "dapd-direct")
 BASELINES = ("original", "fast-dllm", "fast-dllm-factor", "eb-sampler", "klass", "local-leap", "dawn")

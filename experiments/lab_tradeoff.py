@@ -26,15 +26,15 @@ import typer
 from rich.console import Console
 
 from dapd.cli import run
-from dapd.cli.generate import calm_threads
+from dapd.cli.models import calm_threads
 from dapd.cli.progress import Working
+from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, decoders
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.evaluate import Way
 from dapd.lab.tasks import get
 from dapd.models import resolve
-from dapd.sampling import EosPolicy
 
 PROMPTS = {
     "quiz-5": 36,
@@ -208,7 +208,7 @@ def loaded(model: str, device: str | None, tf32: bool) -> DiffusionLM:
     """A model, once in every process."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     lm = load(model, device=device, dtype=torch.float32)
-    calm_threads(lm)
+    calm_threads(lm.network)
     return lm
 
 

@@ -127,7 +127,7 @@ def body(rng: random.Random) -> dict[str, Any]:
 
 
 async def ask(client: httpx.AsyncClient, content: dict[str, Any], tally: Tally, leave_after: int | None = None) -> None:
-    """Stream one request; `leave_after` so many chunks the client hangs up."""
+    """Stream one request; the client hangs up after `leave_after` chunks."""
     began = time.monotonic()
     spoke, done, chunks, failed = None, False, 0, False
     async with client.stream("POST", "/v1/completions", json=content) as response:
@@ -154,7 +154,7 @@ async def ask(client: httpx.AsyncClient, content: dict[str, Any], tally: Tally, 
 
 
 async def load(server: Server, clients: int, seconds: float, share_leaving: float = 0.0) -> Tally:
-    """So many clients for so long, each with one request after the other."""
+    """Some clients for some seconds, each with one request after the other."""
     tally, end = Tally(), time.monotonic() + seconds
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE, limits=limits) as client:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dapd.cli import guarded
 from dapd.errors import DapdError
-from dapd.files import make_folder, parse_json, write_text
+from dapd.io.files import make_folder, parse_json, write_text
 from dapd.mrf.sweep import SweepOptions
 
 NEW = "w64-h4,w128-h8,w64-h4-learned,w64-h4-batch512,w256-h8,w768-h12"

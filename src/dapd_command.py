@@ -4,10 +4,13 @@ traceback either."""
 from __future__ import annotations
 
 import sys
+import warnings
 
 
 def main() -> None:
     """Run the command line."""
+    # Torch says this where numpy is not installed. Nothing here needs it but forms, which say so themselves.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     try:
         from dapd.cli import main as run
     except KeyboardInterrupt:

@@ -1,16 +1,20 @@
-"""Strategies of the user's own through every command that takes one, and what is said where there is none."""
+"""Strategies and models of the user's own through the commands, and what is said where there is none."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dapd.cli.app import app
 from dapd.errors import DapdError
-from dapd.own import find, is_own
+from dapd.generation import load
+from dapd.io.own import find, is_own
+from dapd.own_models import load_named
 from dapd.settings import named, read_settings, setting
 from dapd.strategies import Threshold
 
@@ -64,9 +68,10 @@ def test_an_object_is_taken_as_it_is(here: Path) -> None:
     [
         ("my_rules:Nothing", "has no 'Nothing'"),
         ("my_rules:number", "no method `select`"),
-        ("my_rules:Fussy", "cannot be made without arguments"),
+        ("my_rules:Fussy", "cannot be called without 'what'; give it a default"),
         ("no_such_module:Two", "cannot be imported: ModuleNotFoundError"),
         ("absent.py:Two", "there is no file absent.py"),
+        ("my_rules.py", "say what to take from it, as in my_rules.py:NAME"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(here: Path, name: str, words: str) -> None:
@@ -76,7 +81,9 @@ def test_what_is_wrong_is_said_in_a_line(here: Path, name: str, words: str) -> N
 
 def test_a_file_that_cannot_be_imported(here: Path) -> None:
     (here / "broken.py").write_text("import no_such_thing\n", encoding="utf-8")
-    with pytest.raises(DapdError, match=r"broken.py cannot be imported: ModuleNotFoundError: No module named"):
+    with pytest.raises(
+        DapdError, match=r"broken.py cannot be imported: ModuleNotFoundError: No module named .* \(broken.py, line 1\)"
+    ):
         find("broken.py:Two")
 
 
@@ -104,3 +111,161 @@ def test_through_the_commands(here: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "my_rules:Two" in done.output
     assert "count" in run(app, ["strategies", "my_rules:Two"]).output
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "my_model.py"
+
+MODELS = """
+import torch
+import dapd
+
+class Net(torch.nn.Module):
+    profile = dapd.Profile(mask_id=256, eos_id=257, pad_id=257)
+    vocab_size, n_layers, max_length, lookback, graphable = 258, 0, 64, 0, False
+    device = torch.device("cpu")
+
+    def __call__(self, tokens, span, window, *, valid=None, cache=None, capture=None):
+        logits = torch.zeros(*tokens[:, window].shape, self.vocab_size)
+        logits[..., self.letter] = 9.0
+        return dapd.Prediction(logits)
+
+def bare(letter: str = "a", times=1):
+    net = Net()
+    net.letter = ord(letter) + times - 1
+    return net
+
+def pair(letter: str = "a", times=1):
+    net = bare(letter, times)
+    return net, dapd.ByteTokenizer(net.profile)
+
+def whole(source: str = "random:tiny-llada", device=None, dtype=None):
+    return dapd.load(source, device=device, dtype=dtype)
+
+ready = dapd.DiffusionLM(*pair("z"), name="zed")
+net = bare("y")
+
+def nothing():
+    pass
+
+def half():
+    return torch.nn.Linear(2, 2)
+
+def odd_profile():
+    net = bare()
+    net.profile = {"mask_id": 3}
+    return net
+
+def odd_ids():
+    net = bare()
+    net.profile = dapd.Profile(mask_id=999, eos_id=257, pad_id=257)
+    return net
+
+def odd_tokenizer():
+    return bare(), str.split
+
+def failing():
+    raise RuntimeError("no such weights")
+
+def asking(size: int):
+    return bare()
+"""
+
+
+@pytest.fixture
+def models(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
+    (here / "my_models.py").write_text(MODELS, encoding="utf-8")
+    return here
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("my_models:pair", "aaa"),
+        ("my_models.py:pair", "aaa"),
+        ("my_models.py:pair:letter=c,times=2", "ddd"),
+        ("my_models:ready", "zzz"),
+    ],
+)
+def test_a_model_by_module_and_by_file(models: Path, name: str, text: str) -> None:
+    assert load_named(name).generate("x", strategy="fast-dllm", max_new_tokens=3).text == text
+
+
+def test_a_network_alone_reads_ids(models: Path) -> None:
+    for name in ("my_models:bare", "my_models:net"):
+        lm = load_named(name)
+        assert lm.name == name
+        assert len(set(lm.generate([1, 2], strategy="fast-dllm", max_new_tokens=3).ids)) == 1
+    with pytest.raises(DapdError, match="comes without a tokenizer"):
+        lm.generate("x")
+
+
+def test_a_value_may_hold_a_colon_and_device_and_dtype_arrive(models: Path) -> None:
+    lm = load_named("my_models:whole:source=random:tiny-dream", device="cpu", dtype=torch.float16)
+    assert lm.name == "random:tiny-dream"
+    assert lm.network.device.type == "cpu"
+    assert next(lm.network.parameters()).dtype == torch.float16  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_module:make", "the module no_such_module cannot be imported: ModuleNotFoundError"),
+        ("absent.py:make", "there is no file absent.py"),
+        ("my_models.py", "say what to take from it, as in my_models.py:NAME"),
+        ("my_models:missing", "my_models has no 'missing'"),
+        ("my_models:nothing", "gave a NoneType without profile, vocab_size"),
+        ("my_models:half", "gave a Linear without profile, .*, device, graphable; a model is a dapd.DiffusionLM"),
+        ("my_models:MODELS", "has no 'MODELS'"),
+        ("my_models:odd_profile", "must be a dapd.Profile"),
+        ("my_models:odd_ids", "mask_id is 999, outside of the vocabulary"),
+        ("my_models:odd_tokenizer", "without has_chat, special_ids, .*"),
+        ("my_models:failing", r"my_models:failing failed: RuntimeError: no such weights \(my_models.py, line \d+\)"),
+        ("my_models:asking", "cannot be called without 'size'"),
+        ("my_models:asking:size=big", "size is 'big'; it must be a whole number"),
+        ("my_models:pair:leter=b", "unknown argument of my_models:pair 'leter'; did you mean 'letter'"),
+        ("my_models:ready:letter=b", "is no function, so that letter cannot be set"),
+        ("torch:float32", "gave a dtype without profile"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_said_in_a_line(models: Path, name: str, words: str) -> None:
+    with pytest.raises(DapdError, match=words) as caught:
+        load_named(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_that_would_be_ignored_are_refused(models: Path) -> None:
+    with pytest.raises(DapdError, match="is on cpu, not on cuda; give my_models:pair a parameter `device`"):
+        load_named("my_models:pair", device="cuda")
+    with pytest.raises(DapdError, match="my_models:pair has no parameter `dtype`"):
+        load_named("my_models:pair", dtype=torch.float16)
+    with pytest.raises(DapdError, match="fp8 is for"):
+        load_named("my_models:pair", fp8=True)
+
+
+def test_only_commands_read_names_of_models(models: Path) -> None:
+    for name in ("my_models:pair", "my_models.py:pair"):
+        with pytest.raises(DapdError, match="unknown model"):
+            load(name)
+    assert "my_models" not in sys.modules
+
+
+def test_a_model_through_the_commands(models: Path) -> None:
+    model = ["-m", f"{EXAMPLE}:letters:reach=5"]
+    run = CliRunner().invoke
+    done = run(app, ["generate", *model, "--template", "the [MASK*4] and [MASK*3] queen", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["text"].endswith(" and the queen")
+    done = run(app, ["generate", "the king", *model, "-n", "24", "-s", "dapd-direct", "--json"])
+    told = json.loads(done.stdout)
+    assert told["nfe"] < told["generated_tokens"] == 24
+    done = run(app, ["compare", *model, "-s", "fast-dllm", "-t", "shuffle", "-p", "1", "--no-plot"])
+    assert done.exit_code == 0, done.output
+    setup = json.loads((models / "compare" / "summary.json").read_text(encoding="utf-8"))["setup"]
+    assert setup["model"] == model[1]
+    done = run(app, ["plot", "edges", *model, "--prompt", "the king", "-n", "16", "-o", "edges.png"])
+    assert done.exit_code == 0, done.output
+    done = run(app, ["bench", "step", "-m", "my_models:whole", "--gen", "16", "--prompt", "8", "--repeats", "1"])
+    assert done.exit_code == 0, done.output
+    with pytest.raises(DapdError, match="has no chat template"):
+        run(app, ["chat", *model], catch_exceptions=False)

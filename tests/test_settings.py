@@ -10,7 +10,7 @@ import pytest
 
 from dapd import PAPER, PRESETS, Dapd, DreamSchedule, EntropyBound, Factor, Klass, Setting, Threshold, TopK
 from dapd.errors import DapdError
-from dapd.fields import explain
+from dapd.io.fields import explain
 from dapd.settings import changed, describe, read_settings, setting, strategy
 from dapd.strategies import ShuffledGraph
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dapd.errors import DapdError
-from dapd.table import Table, check_table_file
+from dapd.io.table import Table, check_table_file
 
 ODD = Table(("decoder", "score %"), [("a_b & {c}", "99.5"), ('say "x", ~^\\', "$5#")], "100% odd")
 

@@ -4,10 +4,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options, Recordings, Reuse, Step, decode
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError, StrategyContractError
 from dapd.generation import Completion, DiffusionLM, load, random
 from dapd.models import Capture, KVCache, MaskedLM, Prediction, Profile, Span, TransformerConfig
-from dapd.sampling import Sampling
+from dapd.models.tokenizer import ByteTokenizer, Tokenizer
 from dapd.settings import PAPER, Setting, setting, strategy
 from dapd.strategies import (
     PRESETS,
@@ -41,6 +42,7 @@ __all__ = [
     "PAPER",
     "PRESETS",
     "AttentionNeed",
+    "ByteTokenizer",
     "Canvas",
     "Capture",
     "Completion",
@@ -75,6 +77,7 @@ __all__ = [
     "Strategy",
     "StrategyContractError",
     "Threshold",
+    "Tokenizer",
     "TopK",
     "Trace",
     "TransformerConfig",

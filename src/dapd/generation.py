@@ -9,23 +9,26 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Constraint, Options, Recordings, Reuse, Step, decode
+from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError
 from dapd.models import MaskedLM, TransformerConfig
 from dapd.models.chat import Messages
 from dapd.models.source import LoadedModel, open_model, random_model
 from dapd.models.tokenizer import Tokenizer
-from dapd.sampling import EosPolicy
 from dapd.settings import DEFAULT_STRATEGY, Setting, as_setting, describe, with_fields
 from dapd.strategies import Selects
 from dapd.strategies.base import Precision
 from dapd.trace import Recorder, Trace
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Ids = Sequence[int]
 Prompt = str | Messages | Ids | Tensor
@@ -129,15 +132,27 @@ def load(
     mask_id: int | None = None,
     eot_id: int | None = None,
     fp8: bool = False,
+    tensor_parallel: bool = False,
 ) -> DiffusionLM:
     """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
 
     `mask_id` and `eot_id` name the mask and the end-of-turn token where a checkpoint does not, or names others. `fp8`
     quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
+    `tensor_parallel` divides a model that is too large for one GPU among the processes that `torchrun` started; all of
+    them must then ask the same of it.
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
-    model = open_model(source, device=device, dtype=dtype, revision=revision, mask_id=mask_id, eot_id=eot_id, fp8=fp8)
+    model = open_model(
+        source,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        mask_id=mask_id,
+        eot_id=eot_id,
+        fp8=fp8,
+        tensor_parallel=tensor_parallel,
+    )
     return DiffusionLM.of(model)
 
 
@@ -300,7 +315,7 @@ class DiffusionLM:
         watchers = [] if on_step is None else [on_step]
         done = self.complete(canvases, strategy=strategy, options=options, batch_size=batch_size, watchers=watchers)
         n_prompt = 0 if prompt is None else len(self.encode(prompt))
-        return [self._filled(completion, n_prompt) for _, completion in sorted(done, key=lambda one: one[0])]
+        return [self.filled(completion, n_prompt) for _, completion in sorted(done, key=lambda one: one[0])]
 
     def stream(
         self,
@@ -345,9 +360,17 @@ class DiffusionLM:
         self._check_ids(ids)
         return Canvas.infill(ids, mask_id=self.network.profile.mask_id)
 
-    def question(self, text: str) -> Prompt:
-        """A text as a user's message where the model has a chat template; else the text itself, to be continued."""
-        return [{"role": "user", "content": text}] if self.tokenizer.has_chat else text
+    def question(self, asked: str | Messages, system: str | None = None) -> Prompt:
+        """A text as a user's message where the model has a chat template; else the text itself, to be continued.
+
+        Conversations and system messages need a chat template.
+        """
+        if self.tokenizer.has_chat:
+            opening = [] if system is None else [{"role": "system", "content": system}]
+            return [*opening, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
+        if system is None and isinstance(asked, str):
+            return asked
+        raise DapdError(f"the model {self.name} has no chat template: it takes a text, no conversation")
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt."""
@@ -417,6 +440,13 @@ class DiffusionLM:
         )
         return self._completions(canvases, chosen.strategy, options, steps, watchers)
 
+    def each(self, function: Callable[[DiffusionLM, T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+        """What a function makes of this model and of each item, with the item's number, in any order.
+
+        Here it is called item by item; a model that is spread over workers calls it there.
+        """
+        return ((number, function(self, item)) for number, item in enumerate(items))
+
     def _completions(
         self,
         canvases: Sequence[Canvas],
@@ -428,16 +458,16 @@ class DiffusionLM:
         recorders = [self.recorder(canvas, strategy, options) for canvas in canvases]
         for number, canvas in enumerate(canvases):
             if not canvas.masked.any():
-                yield number, self._completion(canvas, recorders[number])
+                yield number, self.completion(canvas, recorders[number])
         for step in steps:
             number = int(str(step.row))
             recorders[number].add(step)
             for watch in watchers:
                 watch(step)
             if step.done:
-                yield number, self._completion(canvases[number], recorders[number])
+                yield number, self.completion(canvases[number], recorders[number])
 
-    def _completion(self, canvas: Canvas, recorder: Recorder) -> Completion:
+    def completion(self, canvas: Canvas, recorder: Recorder) -> Completion:
         """The completion of a prompt whose trace is complete."""
         trace = recorder.trace
         profile = self.network.profile
@@ -452,7 +482,7 @@ class DiffusionLM:
             compute_seconds=recorder.compute_seconds,
         )
 
-    def _filled(self, completion: Completion, n_prompt: int) -> Completion:
+    def filled(self, completion: Completion, n_prompt: int) -> Completion:
         """The completion of a template: the whole text, and the tokens that were filled in."""
         trace = completion.trace
         return replace(

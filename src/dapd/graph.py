@@ -19,7 +19,7 @@ EdgeNorm = Literal["row_max", "none", "row_sum", "global_max"]
 Direction = Literal["candidate_row", "either", "both"]
 
 LARGE = 512
-"""From so many positions on a CPU's time goes into walking through n x n matrices, and other ways to do so pay off."""
+"""Positions from which on a CPU's time goes into walking through n x n matrices, and other ways to do so pay off."""
 
 CACHED = 1 << 18
 """Scores that a CPU works on at once where it goes through them row by row."""

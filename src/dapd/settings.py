@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dapd import own
 from dapd.decoding.options import Options
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError, unknown
-from dapd.fields import check_fields, field_names, read, split_pair
-from dapd.sampling import Sampling
+from dapd.io import own
+from dapd.io.fields import check_fields, field_names, read, split_pair
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
 
 DEFAULT_STRATEGY = "dapd-direct"
@@ -125,17 +125,19 @@ def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:
     """The name and the texts of the fields of `NAME` or `NAME:field=value,...`, as the command line has them."""
-    name, colon, rest = spec.rpartition(":")
-    if not colon or "=" not in rest:
+    before = spec.partition("=")[0]
+    name, colon, _ = before.rpartition(":")
+    if not colon or before == spec:
         return spec, {}
+    rest = spec.removeprefix(f"{name}:")
     return name, dict(split_pair(part, f"in {spec!r},") for part in rest.split(",") if part)
 
 
 def named(name: str) -> Setting:
-    """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own (`dapd.own`)."""
+    """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own ."""
     if not own.is_own(name):
         return setting(name)
-    strategy = own.find(name)
+    strategy = own.make(name)
     if isinstance(strategy, Setting):
         return strategy
     if not callable(getattr(strategy, "select", None)):

@@ -15,7 +15,7 @@ from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.decoding.row import Top
 from dapd.errors import DapdError
-from dapd.files import parse_json, write_text
+from dapd.io.files import parse_json, write_text
 
 VERSION = 1
 

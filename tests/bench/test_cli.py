@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import dapd.bench.cases as cases
 from dapd import Reuse
 from dapd.bench.canvas import measure, tiny
+from dapd.bench.stream import Load
 from dapd.bench.targets import MODEL_TARGETS, groups, ratio_of_runs
 from dapd.cli.app import app
 from dapd.errors import DapdError
@@ -55,6 +56,25 @@ def test_step_with_every_way_to_reuse() -> None:
     assert all(row.keys() >= FIELDS for row in content["rows"])
     # Reuse is timed over whole periods.
     assert all(row["samples"] == (2 if row["reuse"] == "none" else 4) for row in content["rows"])
+
+
+def test_stream_of_unequal_prompts() -> None:
+    shape = ["--prompts", "7", "--shortest", "4", "--longest", "40", "--gen", "24", "--places", "2"]
+    content = run("stream", *SMALL, *FEW, *shape, "--first", "9,10", "--steps", "4")
+    first = [row for row in content["rows"] if row["kind"] == "first"]
+    assert [(row["prompt"], row["steps"]) for row in first] == [(9, 4), (10, 4)]
+    filled, fixed, kept = [row for row in content["rows"] if row["kind"] == "stream"]
+    assert (filled["how"], fixed["how"]) == ("places filled again", "fixed batches")
+    assert filled["row_passes"] == fixed["row_passes"], "each row takes as many passes, whoever shares them"
+    assert filled["fewest"] < filled["most"]
+    assert all(row["over_ideal"] == row["seconds"] / row["ideal_seconds"] > 0 for row in (filled, fixed, kept))
+    assert min(filled["padding"], fixed["padding"]) >= 0
+
+
+def test_lengths_that_do_not_fit_the_model_are_divided() -> None:
+    load, by = Load(shortest=64, longest=448, gen=256).fitting(352)
+    assert (load.shortest, load.longest, load.gen, by) == (32, 224, 128, 2)
+    assert Load().fitting(704) == (Load(), 1)
 
 
 def test_steps_after_the_last_full_pass() -> None:

@@ -70,7 +70,7 @@ TINY = ("generate", "hello", "-m", "random:tiny-llada", "--device", "cpu", "-n",
 
 
 def test_a_trace_that_could_not_be_written_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dapd.cli.generate.load", lambda *_, **__: pytest.fail("it was begun"))
+    monkeypatch.setattr("dapd.cli.generate.opened", lambda *_, **__: pytest.fail("it was begun"))
     assert "No such file or directory" in fails(main, *TINY, "--trace", tmp_path / "nodir" / "x.jsonl")
     assert "it is a folder" in fails(main, *TINY, "--trace", tmp_path)
 
@@ -202,6 +202,22 @@ def test_an_interrupt_while_modules_load(tmp_path: Path, module: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_no_word_about_numpy_where_there_is_none() -> None:
+    """The command line alone does not install it, and torch warns whoever runs the first command."""
+    without = "import sys; sys.modules['numpy'] = None; from dapd_command import main; main()"
+    ask = ["generate", "abc", "-m", "random:tiny-llada", "--device", "cpu", "-n", "4", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", without, *ask],
+        env={**os.environ, "PYTHONPATH": str(EXPERIMENTS.parent / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["nfe"] >= 1
 
 
 def test_a_full_disk_under_a_training(tmp_path: Path) -> None:

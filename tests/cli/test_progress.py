@@ -23,8 +23,22 @@ def test_a_line_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[s
             clock[0] += 10
             work.advance()
         work.tell("half of [it]")
-    assert capsys.readouterr().err == "decoding: 2 of 8, 20 s\ndecoding: 4 of 8, 40 s\ndecoding: 6 of 8, 60 s\n"
+    lines = [f"decoding: {n} of 8, {10 * n} s, about {80 - 10 * n} s left\n" for n in (2, 4, 6)]
+    assert capsys.readouterr().err == "".join(lines)
     assert out.getvalue() == "half of [it]\n"
+
+
+def test_what_a_killed_run_left_done_is_no_measure_of_the_pace(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Working(Console(file=io.StringIO()), "rows", 1000) as work:
+        clock[0] += 100  # a model is loaded
+        work.advance(900)
+        capsys.readouterr()
+        for _ in range(2):
+            clock[0] += 10
+            work.advance()
+    assert capsys.readouterr().err == "rows: 902 of 1000, 120 s, about 980 s left\n"
 
 
 def test_a_total_that_is_not_known_and_silence(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

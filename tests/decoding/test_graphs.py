@@ -231,7 +231,7 @@ def test_models_and_devices_that_are_not_recorded():
     model = build("llada", 1, dtype=torch.float32)
     with pytest.raises(DapdError, match="the device is cpu"):
         decode(model, blank(model, PROMPTS, 8), TopK(), Options(graphs=True))
-    with pytest.raises(DapdError, match="Scripted may read"):
+    with pytest.raises(DapdError, match="model Scripted cannot be recorded"):
         decode(Scripted(rising), blank(Scripted(rising), [[1]], 4), TopK(), Options(graphs=True))
     assert all(strategy.needs.recordable for strategy in PRESETS.values())
 

@@ -30,8 +30,8 @@ from dapd import (
     decode,
 )
 from dapd.decoding.decoder import on_device
+from dapd.decoding.sampling import choose
 from dapd.models import Profile
-from dapd.sampling import choose
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
 from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising

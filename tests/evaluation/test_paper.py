@@ -227,6 +227,18 @@ def test_multi(data: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs").glob("multi_16_entropybound_*"))) == 4
 
 
+def test_part_of_multi_is_a_full_table(data: Path, tmp_path: Path) -> None:
+    """The speedup stands in the table although the method that it is measured against is not run."""
+    result = run("multi", data, tmp_path, "--limit", "1", "--only", "klass", "--save-table", str(tmp_path / "t.csv"))
+    assert result.exit_code == 0, result.output
+    [line] = table_of(tmp_path, "multi")
+    assert line["ours"]["speedup"] == 16 / line["ours"]["steps"]  # type: ignore[index]
+    assert line["published"] == {"accuracy": 52.2, "steps": 177.4, "speedup": 1.44}
+    head, row = (tmp_path / "t.csv").read_text().splitlines()
+    assert head.endswith("speedup ours,speedup paper")
+    assert row.endswith(",1.44")
+
+
 def test_tau_min(data: Path, tmp_path: Path) -> None:
     result = run("tau_min", data, tmp_path, "--limit", "2", "--settings", "dream")
     assert result.exit_code == 0, result.output
@@ -339,6 +351,9 @@ def test_another_setup_is_refused_and_nothing_is_overwritten(data: Path, tmp_pat
         (["-t", "main", "--limit", "0"], "limit is 0"),
         (["-t", "main", "--length", "0"], "length is 0"),
         (["-t", "multi", "--batch", "0"], "batch is 0"),
+        (["-t", "multi", "--only", "dapd-direct"], "nothing is left of the table"),
+        (["-t", "multi", "--only", "gsm8k"], "it has original, fast-dllm, klass"),
+        (["-t", "tau_min", "--only", "klass"], "tau_min is run as a whole; leave out --only"),
         (["-t", "tps", "--only", "words"], "nothing is left"),
         (["-t", "parallelbench", "--only", "gsm8k"], "nothing is left"),
         (["-t", "parallelbench"], "cannot be fetched"),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dapd import kernels
+from dapd.decoding.sampling import Sampling, choose
 from dapd.models import SHAPES
-from dapd.sampling import Sampling, choose
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from dapd.decoding import Options, Reuse, decode
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError
 from dapd.models.base import Capture
 from dapd.mrf.adapter import END_ID, FIRST_NAME, ToyLM
 from dapd.mrf.data import LENGTH, MASK_ID
-from dapd.sampling import Sampling
 from dapd.strategies import Dapd, EntropyBound, Klass, TopK
 
 WHOLE = slice(0, LENGTH + 1)

@@ -198,6 +198,12 @@ def words(one):
     try: return repr(one).encode()
     except Exception: return b''
 
+def start(path):
+    # Closed again: on a busy machine there are more processes than a program may have files open.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try: return os.read(file, 1 << 16)
+    finally: os.close(file)
+
 def parts():
     yield from map(words, (sys.argv, dict(os.environ), vars(sys.modules['__main__']), gc.get_objects()))
     frame = sys._getframe()
@@ -205,15 +211,20 @@ def parts():
         yield words((frame.f_locals, frame.f_globals)); frame = frame.f_back
     for name in glob.glob('/proc/[0-9]*') + ['/proc/self', f'/proc/{os.getppid()}']:
         for part in ('cmdline', 'environ', 'stat', 'fd/0', 'fd/1', 'fd/3', 'fd/4'):
-            try: yield os.read(os.open(f'{name}/{part}', os.O_RDONLY | os.O_NONBLOCK), 1 << 16)
+            try: yield start(f'{name}/{part}')
             except OSError: pass
-        try: memory, maps = open(f'{name}/mem', 'rb', 0), list(open(f'{name}/maps'))
+        try:
+            with open(f'{name}/maps') as lines: maps = list(lines)
+            memory = open(f'{name}/mem', 'rb', 0)
         except OSError: continue
-        for line in maps:
-            low, high = (int(i, 16) for i in line.split()[0].split('-'))
-            if ' rw-p ' not in line or high - low > 1 << 27: continue
-            try: memory.seek(low); yield memory.read(high - low)
-            except OSError: pass
+        with memory:
+            for line in maps:
+                low, high = (int(i, 16) for i in line.split()[0].split('-'))
+                if ' rw-p ' not in line: continue
+                # In pieces that overlap: a process that has lived for long has a heap of hundreds of megabytes.
+                for place in range(low, min(high, low + (1 << 31)), 1 << 24):
+                    try: memory.seek(place); yield memory.read(min(high - place, (1 << 24) + 16))
+                    except OSError: break
 
 def f(x):
     return 'sword' + 'fish' if any(map(holds, parts())) else 'nothing'

@@ -86,6 +86,40 @@ def test_two_strategies_share_a_clock(browser, page):  # noqa: F811
     shot(browser, "two")
 
 
+def test_pointing_at_a_token_draws_its_edges(browser, page):  # noqa: F811
+    """With a real mouse: a token that was held back shows the chosen ones that it depends on, and they vanish again."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    opened(browser, page)
+    ask(browser, "hello", a="dapd-staged", tokens=24)
+    until(lambda: done(browser))
+    held = browser.js(
+        "const { decoding } = dapdViewer.lanes[0];"
+        "for (let pass = 1; pass <= decoding.passes; pass++) {"
+        "  const graph = decoding.graph(pass);"
+        "  const waits = (i) => !graph.chosen.includes(i) && graph.chosen.some((j) => graph.has(i, j));"
+        "  const held = graph?.nodes.find(waits);"
+        "  if (held !== undefined) { dapdViewer.clock.seek(pass); return held; }"
+        "}"
+    )
+    assert held is not None
+    links, ink = "return dapdViewer.lanes[0].graph.links", "return dapdViewer.lanes[0].graph.drawn"
+    assert browser.js(links) == []
+    token = browser.driver.find_element(By.CSS_SELECTOR, f"[data-p='{held}']")
+    browser.js("arguments[0].scrollIntoView({block: 'center'})", token)
+    ActionChains(browser.driver).move_to_element(token).perform()
+    until(lambda: browser.js(ink))
+    assert {start for start, _ in browser.js(links)} == {held}
+    assert "lead from this token to chosen ones" in browser.js("return document.querySelector('.note').textContent")
+    shot(browser, "hover")
+    elsewhere = browser.driver.find_element(By.NAME, "prompt")
+    browser.js("arguments[0].scrollIntoView({block: 'center'})", elsewhere)
+    ActionChains(browser.driver).move_to_element(elsewhere).perform()
+    until(lambda: not browser.js(ink))
+    assert browser.js(links) == []
+
+
 def test_masks_are_filled_in_place(browser, page):  # noqa: F811
     opened(browser, page)
     ask(browser, "It is [MASK*4]!")

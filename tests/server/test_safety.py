@@ -220,8 +220,8 @@ def test_a_request_has_an_id(served):
 def test_the_core_needs_no_web_framework():
     code = (
         "import sys; sys.modules['fastapi'] = None\n"
-        "import dapd, dapd.cli.app\n"
-        "try:\n    import dapd.server\nexcept dapd.DapdError as error:\n    print(error)"
+        "import dapd, dapd.cli.app, dapd.server.engine\n"
+        "try:\n    from dapd.server import serve\nexcept dapd.DapdError as error:\n    print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install 'dapd[serve]'" in out
@@ -231,3 +231,17 @@ def test_a_label_is_never_made_up_by_a_client(served):
     for number in range(5):
         served.http.get(f"/made-up-{number}")
     assert "made-up" not in httpx.get(f"{served.base}/metrics").text
+
+
+def test_no_request_opens_a_module_or_a_file(served: Served, tmp_path, monkeypatch):
+    """What a user may name on the command line runs code; a stranger may not name it."""
+    (tmp_path / "planted.py").write_text("open('opened', 'w').close()\ndef make():\n    pass\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("planted:make", "planted.py:make", f"{tmp_path}/planted.py:make", "planted.py:make:size=1"):
+        assert served.ask(model=name).status_code == 404
+        assert served.ask(strategy=name).status_code == 400
+        assert served.ask(strategy={"name": name}).status_code == 400
+        assert served.ask("infill", model=name, prompt=None, template="a[MASK]").status_code in (400, 404)
+    assert "planted" not in sys.modules
+    assert not (tmp_path / "opened").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -212,18 +213,31 @@ def test_the_end_fails_what_is_left(lm):
 
 
 def test_a_client_that_does_not_read_is_left(lm):
-    with Served(lm, write_seconds=1, new_tokens=2000) as served:
-        fields = {"max_tokens": 240, "strategy": "original", "stream_mode": "denoise", "edges": True, "stream": True}
-        body = httpx.Request("POST", served.base, json=served.body("completions", {**fields, "n": 4, "temperature": 3}))
+    """The passes of these texts are more than the buffers hold: whoever does not read them would hold the server up."""
+    with Served(lm, write_seconds=1) as served:
+        for listening in served.uvicorn.servers[0].sockets:  # what the system buffers for a client is inherited
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        fields = {"max_tokens": 240, "n": 8, "temperature": 3, "strategy": "original"}
+        fields |= {"stream_mode": "denoise", "stream": True}
+        body = json.dumps(served.body("completions", fields)).encode()
         host, port = served.base.removeprefix("http://").split(":")
-        raw = socket.create_connection((host, int(port)))
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect((host, int(port)))
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        raw.sendall(f"{head}Content-Length: {len(body.content)}\r\n\r\n".encode() + body.content)
+        raw.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        until(lambda: not served.engine.idle, 60)
         assert served.ask(max_tokens=8).status_code == 200  # others are served meanwhile
         until(lambda: served.engine.idle, 60)
+        assert ended(served, "gone") == 8  # not finished: they were given up
+        assert ended(served, "finished") == 1
         raw.close()
         assert served.ask(max_tokens=8).status_code == 200
+
+
+def ended(served: Served, how: str) -> float:
+    """How many texts ended in some way."""
+    return served.metric(f'dapd:texts_total{{end="{how}"}}')
 
 
 def test_threads_end_with_the_server(lm):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from rich.cells import cell_len
 
 import dapd
 from dapd.canvas import Canvas
+from dapd.cli.generate import cost
 from dapd.cli.live import MASK, REDRAWS_PER_SECOND, SHADES, LiveView, printable
 from dapd.decoding import Step
 
@@ -68,8 +70,26 @@ def test_the_end_is_the_plain_text(lm):
         lm.generate("hello", max_new_tokens=8, on_step=view.add)
     last = view.render(view.last, done=True)
     assert MASK not in last.plain
-    assert "0 masks left" in last.plain
-    assert f"{view.passes} forward pass" in last.plain
+    assert "left" not in last.plain
+    assert "forward pass" not in last.plain
+
+
+def test_with_a_pace_the_masks_are_seen_first(lm):
+    frames = []
+    view = LiveView(lm, Terminal(), pace=0.001)
+    view.live.update = lambda text, **_: frames.append(text.plain)
+    view.add(step(lm, [72, None, 105], [0, 2]))
+    view.add(step(lm, [72, 33, 105], [1], 1))
+    assert [frame.splitlines()[0] for frame in frames] == [MASK * 3, f"H{MASK}i", "H!i"]
+    assert "0 forward passes, 3 masks left" in frames[0]
+
+
+def test_waiting_for_the_eye_is_not_counted_as_time(lm):
+    done = lm.generate("hello", max_new_tokens=8, strategy="original", on_step=lambda _: time.sleep(0.05))
+    assert done.seconds > 0.3
+    assert f"{done.compute_seconds:.2f} s" in cost(done, paced=True)
+    assert f"{done.seconds:.2f} s" in cost(done)
+    assert done.seconds - done.compute_seconds > 0.3
 
 
 def test_tokens_are_counted_as_everywhere(lm, monkeypatch):

@@ -33,7 +33,7 @@ def tiny(longest: int, *, warmup: int, repeats: int) -> Bench:
 
 
 def measure(bench: Bench, columns: int) -> Record:
-    """Passes over a half-masked canvas of so many columns: milliseconds and the memory that each kind takes besides."""
+    """Passes over a half-masked canvas of that length: milliseconds, and the memory that each kind takes besides."""
     plain, plain_mb = peak(lambda: bench.time_step(Case(PLAIN, 0, columns)))
     ours, ours_mb = peak(lambda: bench.time_step(Case(OURS, 0, columns, taken=min(TAKEN, columns // 4))))
     return {

@@ -20,9 +20,9 @@ from dapd.bench.timing import Timing, clear, graphed, synchronise, time_calls, t
 from dapd.canvas import Canvas
 from dapd.decoding import Options, Recordings, Reuse
 from dapd.errors import DapdError, unknown
+from dapd.io.own import is_own
 from dapd.models import Capture, Transformer
 from dapd.models.fp8 import is_fp8
-from dapd.own import is_own
 from dapd.settings import named
 from dapd.strategies import PRESETS, AttentionNeed, Dapd, Selects, TopK
 from dapd.strategies.base import needs_of
@@ -59,7 +59,7 @@ class Case:
     """None: as the engine decides."""
     settle: int | None = None
     taken: int | None = None
-    """DAPD: choose the edge threshold so that the set has about so many positions; None: the preset's threshold."""
+    """DAPD: choose the edge threshold so that the set has about this many positions; None: the preset's threshold."""
 
     def __post_init__(self) -> None:
         for name, least in (("prompt", 0), ("gen", 2), ("batch", 1)):

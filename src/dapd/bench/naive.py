@@ -31,7 +31,7 @@ Scan = Literal["taken", "pairs"]
 def naive_decode(
     model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, *, scan: Scan = "taken", pace: Pace | None = None
 ) -> Iterator[list[Canvas]]:
-    """Fill every mask in one block, with a pace so many positions a step: the canvases after each step."""
+    """Fill every mask in one block, as many positions a step as the pace says: the canvases after each step."""
     _check(canvases, strategy)
     index = 0
     total = int(canvases[0].masked.sum())

@@ -21,7 +21,7 @@ from dapd.strategies.topk import quota
 
 @dataclass(frozen=True)
 class Pace:
-    """So many positions a step, or as many as a number of steps needs."""
+    """A fixed number of positions a step, or as many as a number of steps needs."""
 
     k: int = 1
     steps: int | None = None

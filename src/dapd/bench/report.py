@@ -1,4 +1,4 @@
-"""Tables for people, one JSON line for programs, and a file that is complete after every row."""
+"""What was measured, as tables for people and one JSON line for programs; a file is complete after every row."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import dataclasses
 import json
 import platform
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from dapd.bench.cases import Record
 from dapd.bench.floor import Rate
-from dapd.files import check_writable, write_text
+from dapd.io.files import check_writable, write_text
+from dapd.io.table import Table
 
 COLUMNS: dict[str, dict[str, str]] = {
     "measured": {
@@ -103,6 +103,9 @@ COLUMNS: dict[str, dict[str, str]] = {
 }
 """The columns of each table, in order: field of a record, heading. Columns in which nothing stands are left out."""
 
+WORDS = ("kind", "model", "dtype", "strategy", "capture", "reuse", "target", "how")
+"""The columns that hold words; they stand before the numbers."""
+
 
 def environment(device: torch.device, rates: Iterable[Rate] = ()) -> Record:
     """What the numbers depend on besides the settings."""
@@ -139,41 +142,44 @@ class Report:
         """Everything as one line of JSON."""
         return json.dumps({"bench": self.name, **environment(self.device, self.rates), "rows": self.rows})
 
-    def show(self, console: Console) -> None:
-        """The tables, what went wrong, then the line."""
+    def floors(self) -> list[str]:
+        """The products that the floors come from, in words."""
+        out = []
         for rate in self.rates:
             product = f"{rate.size} x {rate.size} {rate.dtype} product"
-            console.print(f"{product}: {rate.ms:.3f} ms, {rate.tflops:.4g} TFLOP/s (sets the floor)", highlight=False)
+            out.append(f"{product}: {rate.ms:.3f} ms, {rate.tflops:.4g} TFLOP/s (sets the floor)")
             if rate.rested_ms is not None:
-                console.print(f"  rested: {rate.rested_ms:.3f} ms, {rate.rested_tflops:.4g} TFLOP/s", highlight=False)
-        for kind in COLUMNS:
-            rows = [row for row in self.rows if table_of(row) == kind and (kind == "target" or "error" not in row)]
-            if rows:
-                console.print(table(rows, COLUMNS[kind]))
-        for row in self.rows:
-            if "error" in row and row["kind"] != "target":
-                what = " ".join(str(row[k]) for k in ("kind", "model", "strategy", "capture", "dtype") if row.get(k))
-                console.print(f"failed: {what}: {row['error']}", style="red", markup=False, soft_wrap=True)
-        print(self.line())
+                out.append(f"  rested: {rate.rested_ms:.3f} ms, {rate.rested_tflops:.4g} TFLOP/s")
+        return out
+
+    def tables(self) -> list[Table]:
+        """What was measured, a table for each kind of row."""
+        kinds = {
+            kind: [row for row in self.rows if table_of(row) == kind and (kind == "target" or "error" not in row)]
+            for kind in COLUMNS
+        }
+        return [as_table(rows, COLUMNS[kind]) for kind, rows in kinds.items() if rows]
+
+    def failures(self) -> list[str]:
+        """What could not be measured, and why."""
+        keys = ("kind", "model", "strategy", "capture", "dtype")
+        wrong = [row for row in self.rows if "error" in row and row["kind"] != "target"]
+        return [f"{' '.join(str(row[key]) for key in keys if row.get(key))}: {row['error']}" for row in wrong]
 
 
 def table_of(row: Record) -> str:
     return row["kind"] if row["kind"] in COLUMNS else "measured"
 
 
-def table(rows: Sequence[Record], columns: dict[str, str]) -> Table:
+def as_table(rows: Sequence[Record], columns: dict[str, str]) -> Table:
     """The rows under the headings for which at least one of them has a value; what all share goes into the title."""
     cells = {key: [cell(row, key) for row in rows] for key in columns}
     shared = [key for key in ("kind", "model") if key in cells and len(set(cells[key])) == 1]
     silent = {key for key in columns if not any(cells[key]) or (key == "reuse" and set(cells[key]) == {"none"})}
     used = [key for key in columns if key not in silent and key not in shared]
-    out = Table(title=": ".join(cells[key][0] for key in shared) or None, title_justify="left")
-    for key in used:
-        numbers = isinstance(next((row[key] for row in rows if row.get(key) is not None), None), int | float)
-        out.add_column(columns[key], justify="right" if numbers or key == "spread" else "left")
-    for number in range(len(rows)):
-        out.add_row(*(cells[key][number] for key in used))
-    return out
+    words = list(takewhile(WORDS.__contains__, used))
+    lines = list(zip(*(cells[key] for key in used), strict=True))
+    return Table([columns[key] for key in used], lines, ": ".join(cells[key][0] for key in shared), len(words))
 
 
 def cell(row: Record, key: str) -> str:

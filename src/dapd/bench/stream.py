@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -61,6 +62,13 @@ class Load:
                 raise DapdError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.longest < self.shortest:
             raise DapdError(f"longest is {self.longest}; it must be at least shortest, {self.shortest}")
+
+    def fitting(self, columns: int) -> tuple[Load, int]:
+        """The same load with its lengths divided by the smallest whole number that makes it fit a model of this many
+        columns; and that number."""
+        by = math.ceil((self.longest + self.gen) / columns)
+        lengths = {name: max(1, getattr(self, name) // by) for name in ("shortest", "longest", "gen")}
+        return replace(self, **lengths), by
 
     def lengths(self) -> list[int]:
         """The lengths of the prompts, in the order of their arrival."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import dapd
-from dapd.cli import bench, bench_tasks, chat, compare, generate, info, lab, mrf, paper, plot, serve, view
+from dapd.cli import batch, bench, bench_tasks, chat, compare, generate, info, lab, mrf, paper, plot, serve, view
 from dapd.cli import eval as eval_
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ def common(
 
 
 app.command("generate")(generate.generate)
+app.command("batch")(batch.batch)
 app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,34 +20,40 @@ from dapd.bench.parity import parity
 from dapd.bench.report import Report
 from dapd.bench.stream import Load, first_generations, stream
 from dapd.bench.timing import clear
-from dapd.cli.generate import calm_threads
+from dapd.cli import tables
+from dapd.cli.models import Device, Dtype, calm_threads
 from dapd.errors import DapdError, unknown
-from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
+from dapd.generation import DEFAULT_MODEL, DiffusionLM
 from dapd.lab.tasks import get
 from dapd.models.devices import pick_device, pick_dtype
 from dapd.models.fp8 import check_fp8
+from dapd.own_models import load_named
 from dapd.settings import named
 
 app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists are separated by commas.")
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Folder, hub id, random:SHAPE, lab, or random:lab.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="As in `dapd generate`; random:lab too, with the lab's shape.")
+]
 Fp8 = Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8 (L4, H100, ...); floors stay those of bf16.")]
 Prompt = Annotated[str, typer.Option(help="Prompt lengths.")]
 Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
 Batch = Annotated[str, typer.Option(help="Batch sizes.")]
-Strategies = Annotated[str, typer.Option(help="Presets; naive and naive-pairs are the plain first implementation.")]
-ReuseModes = Annotated[str, typer.Option("--reuse", help="none, prefix, dual and what else the engine knows.")]
+Strategies = Annotated[
+    str, typer.Option(help="Decoders; naive and naive-pairs are plain implementations to compare with.")
+]
+ReuseModes = Annotated[
+    str, typer.Option("--reuse", help="Which keys and values are kept: none, prefix, dual, settled.")
+]
 Refresh = Annotated[int | None, typer.Option(help="Steps from one full pass to the next; default: 8, with dual none.")]
-RefreshUntil = Annotated[int | None, typer.Option(help="Steps of a block after which there is no full pass.")]
+RefreshUntil = Annotated[int | None, typer.Option(help="Steps of a block after which no full pass is made.")]
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
 Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
 Taken = Annotated[int | None, typer.Option(min=1, help="DAPD: choose tau so that about N positions are independent.")]
 Repeats = Annotated[int, typer.Option(help="Timed calls.")]
-Warmup = Annotated[int, typer.Option(help="Calls before them.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line here too, after every row.")]
+Warmup = Annotated[int, typer.Option(help="Calls before the timed ones.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line to this file, too, after every row.")]
 
 
 NEW_LENGTHS = "200,213,230,250,271,291"
@@ -115,7 +121,7 @@ def prepared(
 ) -> Bench:
     """The model and the rate that its floors come from."""
     network = bench_model(model, where, pick_dtype(dtype), fp8=fp8)
-    calm_threads(DiffusionLM(network))
+    calm_threads(network)
     rate = matmul_rate(network.device, network.dtype)
     report.rates.append(rate)
     return Bench(network, model, rate, **counts)
@@ -131,19 +137,33 @@ def check_lengths(bench: Bench, asked: list[Case]) -> None:
         )
 
 
-def finish(report: Report) -> None:
+def begin(name: str, where: torch.device, json: Path | None, save_table: Sequence[Path] | None) -> Report:
+    """A report, once it is known that the files which are asked for can be written."""
+    tables.check_files(save_table)
+    return Report(name, where, json)
+
+
+def finish(report: Report, save_table: Sequence[Path] | None) -> None:
+    """Print the tables, what went wrong, and the line for programs; write the files."""
     console = Console()
-    report.show(console if console.is_terminal else Console(width=WIDTH))
+    console = console if console.is_terminal else Console(width=WIDTH)
+    for floor in report.floors():
+        console.print(floor, highlight=False)
+    for table in report.tables():
+        tables.show(console, table)
+    for failure in report.failures():
+        console.print(f"failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
+    print(report.line())
+    tables.save(save_table, *report.tables())
     if report.failed:
         raise typer.Exit(1)
 
 
-def run_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
+def measure_all(report: Report, bench: Bench, asked: list[Case], measure: Callable[[Case], Record]) -> None:
     check_lengths(bench, asked)
     for case in asked:
         otherwise = {"kind": report.name, "model": bench.name, **vars(case)}
         report.add(guarded(lambda case=case: measure(case), otherwise, bench.device))  # type: ignore[misc]
-    finish(report)
 
 
 @app.command("forward")
@@ -160,6 +180,7 @@ def forward_command(
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
     check_counts(repeats, warmup)
@@ -173,14 +194,14 @@ def forward_command(
     asked = cases(prompt, gen, batch, ["original"], ["none"], refresh=None, block=None)
     if fp8:
         check_precision(where, pick_dtype(dtype), methods)
-    report = Report("forward", where, json)
+    report = begin("forward", where, json, save_table)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
     check_lengths(bench, asked)
     for case, method in product(asked, methods):
         otherwise = {"kind": "forward", "model": model, **vars(case), "strategy": None, "capture": method}
         measure = lambda case=case, method=method: bench.forward(case, method, graph=graph)  # noqa: E731
         report.add(guarded(measure, otherwise, where))
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("step")
@@ -203,17 +224,19 @@ def step_command(
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
-    """Single steps (forward, observe, select, commit) of each decoder at a half-masked canvas."""
+    """Single steps (forward, observe, select, commit) of each decoder on a half-masked canvas."""
     check_counts(repeats, warmup)
     where, on = pick_device(device), switch(graphs)
     kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     if fp8:
         check_precision(where, pick_dtype(dtype), names(strategies))
-    report = Report("step", where, json)
+    report = begin("step", where, json, save_table)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
-    run_all(report, bench, asked, bench.step)
+    measure_all(report, bench, asked, bench.step)
+    finish(report, save_table)
 
 
 @app.command("decode")
@@ -237,6 +260,7 @@ def decode_command(
     repeats: Repeats = 3,
     warmup: Warmup = 2,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
@@ -248,9 +272,10 @@ def decode_command(
         raise DapdError(f"steps is {steps}; allowed: 1 to the {least} new tokens")
     if fp8:
         check_precision(where, pick_dtype(dtype), names(strategies))
-    report = Report("decode", where, json)
+    report = begin("decode", where, json, save_table)
     bench = prepared(model, where, dtype, report, fp8=fp8, warmup=warmup, repeats=repeats)
-    run_all(report, bench, asked, lambda case: bench.decode(case, steps))
+    measure_all(report, bench, asked, lambda case: bench.decode(case, steps))
+    finish(report, save_table)
 
 
 @app.command("stream")
@@ -268,42 +293,50 @@ def stream_command(
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
-    """Many unequal prompts through a few places, beside fixed batches and the ideal; first generations."""
+    """Many unequal prompts through a few places, beside fixed batches and the ideal; then first generations.
+
+    For a model that is too short all lengths are divided by the same whole number.
+    """
     check_counts(repeats, warmup)
     load = Load(prompts, shortest, longest, gen, places)
     asked = lengths("first", first) if first else []
     where = pick_device(device)
-    report = Report("stream", where, json)
+    report = begin("stream", where, json, save_table)
     bench = prepared(model, where, dtype, report, warmup=warmup, repeats=repeats)
-    for record in first_generations(bench, asked, gen, steps):
+    load, by = load.fitting(bench.model.max_length)
+    for record in first_generations(bench, [max(1, length // by) for length in asked], load.gen, steps):
         report.add(record)
     for record in stream(bench, load):
         report.add(record)
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("targets")
 def targets_command(
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Models; lab is measured on the CPU. Default: all that this machine can."),
+        typer.Option(
+            "--model", "-m", help="Models, separated by commas; lab is measured on the CPU. Default: all that fit here."
+        ),
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
-    rounds: Annotated[int, typer.Option(help="How often cases that are compared are measured, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often the cases of a comparison are measured, in turn.")] = 3,
     divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
-    """Every target ratio in one go: what it is held to, what was measured, whether it is met."""
+    """Every target of speed in one go: its limit, what was measured, and whether it is met."""
     check_counts(repeats, warmup)
     if rounds < 1 or divide < 1:
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
     where = pick_device(device)
     large = ["random:llada-8b", "random:dream-7b"] if where.type == "cuda" else []
-    report = Report("targets", where, json)
+    report = begin("targets", where, json, save_table)
     for name in names(model) if model is not None else [*large, "lab"]:
         lab = name == "lab"
         listed = goals.CPU_TARGETS if lab else goals.MODEL_TARGETS
@@ -314,7 +347,7 @@ def targets_command(
             report.add(record)
         del bench
         clear(place)  # the next model needs the room
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("canvas")
@@ -323,6 +356,7 @@ def canvas_command(
     repeats: Repeats = 5,
     warmup: Warmup = 2,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """DAPD passes beside plain ones as the canvas grows: a tiny model, one thread of the CPU."""
     check_counts(repeats, warmup)
@@ -331,28 +365,27 @@ def canvas_command(
     if min(asked) < least:
         raise DapdError(f"--columns holds {min(asked)}; these passes need at least {least} columns")
     torch.set_num_threads(1)
-    report = Report("canvas", torch.device("cpu"), json)
+    report = begin("canvas", torch.device("cpu"), json, save_table)
     bench = growth.tiny(max(asked), warmup=warmup, repeats=repeats)
     for length in asked:
         otherwise = {"kind": "canvas", "model": bench.name, "columns": length}
         report.add(guarded(lambda length=length: growth.measure(bench, length), otherwise, bench.device))  # type: ignore[misc]
-    finish(report)
+    finish(report, save_table)
 
 
 @app.command("parity")
 def parity_command(
     model: Model = DEFAULT_MODEL,
     device: Device = None,
-    dtypes: Annotated[
-        str, typer.Option(help="Dtypes; the others are compared with the first too.")
-    ] = "float32,bfloat16",
+    dtypes: Annotated[str, typer.Option(help="Dtypes; all are compared with the first, too.")] = "float32,bfloat16",
     fp8: Annotated[bool, typer.Option("--fp8", help="Compare fp8 layers as well, as one more dtype.")] = False,
-    strategies: Annotated[str, typer.Option(help="Presets.")] = "dapd-staged,dapd-direct",
+    strategies: Annotated[str, typer.Option(help="Decoders.")] = "dapd-staged,dapd-direct",
     task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "quiz",
     prompts: Annotated[int, typer.Option(help="Prompts, decoded as one batch.")] = 8,
     json: Json = None,
+    save_table: tables.SaveTable = None,
 ) -> None:
-    """Decisions of the fast path (kernels, graphs) beside those of the reference path (torch operations alone)."""
+    """Whether the fast path (kernels, graphs) decides as the reference path does (torch operations alone)."""
     where, kinds, presets = pick_device(device), names(dtypes), names(strategies)
     for kind in kinds:
         pick_dtype(kind)
@@ -361,14 +394,14 @@ def parity_command(
     for name in presets:
         named(name)
     get(task)
-    report = Report("parity", where, json)
+    report = begin("parity", where, json, save_table)
 
     def loaded() -> Iterator[tuple[str, DiffusionLM]]:
         for kind in kinds:
-            yield kind, load(model, device=where, dtype=pick_dtype(kind))
+            yield kind, load_named(model, device=where, dtype=pick_dtype(kind))
         if fp8:
-            yield "fp8", load(model, device=where, fp8=True)
+            yield "fp8", load_named(model, device=where, fp8=True)
 
     for record in parity(loaded(), presets, task, prompts):
         report.add(record)
-    finish(report)
+    finish(report, save_table)

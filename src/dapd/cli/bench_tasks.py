@@ -12,18 +12,18 @@ from dapd.cli import tables
 from dapd.errors import DapdError
 from dapd.evaluation.paper.report import shown
 from dapd.evaluation.parallelbench import EXACT, GROUPS, Batch, Tools, gold_scores, load_task, make
-from dapd.table import Table
-from dapd.wording import plural
+from dapd.io.table import Table
+from dapd.io.wording import plural
 
-app = typer.Typer(help="ParallelBench: scorers and new instances; `dapd paper -t parallelbench` runs it.")
+app = typer.Typer(help="ParallelBench: check its scorers, make new instances; `dapd paper -t parallelbench` runs it.")
 
 
 @app.command("gold")
 def gold_command(
-    data_dir: Annotated[Path, typer.Option(help="Folder of the released files, or of made ones.")],
+    data_dir: Annotated[Path, typer.Option(help="Folder of the released files, or of files that `make` wrote.")],
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Score the files' own answers: 100 wherever a score is exact."""
+    """Score the files' own answers, to check the scorers: 100 wherever a score is exact."""
     folder = data_dir / "parallelbench" if (data_dir / "parallelbench").is_dir() else data_dir
     here = [group for group in GROUPS.values() if (folder / group.folder).is_dir()]
     if not here:
@@ -45,7 +45,7 @@ def gold_command(
                 wrong.append(name)
     table = Table(("task", "parts", "n", "score"), rows, words=2)
     tables.show(console, table)
-    tables.save(table, save_table)
+    tables.save(save_table, table)
     absent = [group.folder for group in GROUPS.values() if group not in here]
     if absent:
         console.print(f"not in {folder}: {', '.join(absent)}", soft_wrap=True)
@@ -57,9 +57,9 @@ def gold_command(
 
 @app.command("make")
 def make_command(
-    out: Annotated[Path, typer.Option(help="A new folder, or one that a killed run left.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files: a new one, or one that a killed run left.")],
     samples: Annotated[int, typer.Option(help="Samples per task.")] = 100,
-    size: Annotated[int, typer.Option(help="Entries per list.")] = 15,
+    size: Annotated[int, typer.Option(help="Entries of each list.")] = 15,
     seed: Annotated[int, typer.Option(help="The same seed makes the same files.")] = 0,
 ) -> None:
     """Make new instances of the list and grid tasks, in the released files' format, with prompts of our own."""

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from dapd.cli.generate import calm_threads, told
+from dapd.cli.generate import cost
 from dapd.cli.live import LiveView
+from dapd.cli.models import Device, Dtype, Model, opened
 from dapd.errors import DapdError, unknown
-from dapd.files import write_text
-from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
-from dapd.models.devices import pick_dtype
+from dapd.generation import DEFAULT_MODEL, DiffusionLM
+from dapd.io.files import write_text
 from dapd.settings import DEFAULT_STRATEGY, describe, read_settings
 
 HELP = """/strategy [NAME [field=value ...]]   say or change how answers are decoded
@@ -27,22 +27,21 @@ HELP = """/strategy [NAME [field=value ...]]   say or change how answers are dec
 
 
 def chat(
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder or hub id, with a chat.")] = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
+    model: Model = DEFAULT_MODEL,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens of an answer.")] = 128,
-    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Most new tokens of an answer.")] = 128,
+    system: Annotated[str | None, typer.Option(help="A system message before the conversation.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
 ) -> None:
     """Talk to a model and watch it write; /help lists the commands."""
     read_settings(strategy, settings or [])  # a mistake is said before the model is loaded
-    lm = load(model, device=device, dtype=pick_dtype(dtype))
+    lm = opened(model, device, dtype)
     if not lm.tokenizer.has_chat:
         raise DapdError(f"{lm.name} has no chat template; continue texts with: dapd generate --raw")
-    calm_threads(lm)
     talk = Conversation(lm, strategy, settings or [], max_new_tokens, system)
     print(f"{lm.name}, {strategy}. /help lists the commands.", file=sys.stderr)
     while talk.goes_on:
@@ -102,7 +101,7 @@ class Conversation:
         if view.quiet:
             print(done.text)
         self.messages = [*asked, {"role": "assistant", "content": done.text}]
-        print(told(done), file=sys.stderr)
+        print(cost(done), file=sys.stderr)
 
     def _command(self, said: str) -> None:
         name, *words = split(said)

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli import crew, tables
+from dapd.cli.models import Device, Dtype, Model
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, missing_extra, unknown
 from dapd.evaluation.compare import Comparison, decoders
@@ -20,14 +20,14 @@ from dapd.evaluation.file_task import FileTask
 from dapd.evaluation.paired import Difference, differences
 from dapd.evaluation.runs import RESULTS
 from dapd.evaluation.summary import Row, areas, as_table, summarise
-from dapd.files import check_writable, make_folder, write_text
-from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, load
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS
+from dapd.io.files import check_writable, make_folder, write_text
+from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.lab.tasks import Task, get
-from dapd.models.devices import pick_dtype
 from dapd.plots.figure import has_matplotlib
 from dapd.plots.tradeoff import tradeoff
-from dapd.table import Table
-from dapd.wording import plural
+from dapd.scale.team import Spread
 
 DEFAULT_DECODERS = (
     "original",
@@ -44,27 +44,38 @@ DEFAULT_DECODERS = (
 def compare(
     strategies: Annotated[
         list[str] | None,
-        typer.Option("--strategy", "-s", help="Preset, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated."),
+        typer.Option(
+            "--strategy",
+            "-s",
+            help="As in `dapd generate`, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated.",
+        ),
     ] = None,
     tasks: Annotated[
         str,
-        typer.Option("--tasks", "-t", help="Tasks (`dapd lab tasks`) or files of prompts and answers, by commas."),
+        typer.Option(
+            "--tasks",
+            "-t",
+            help="Tasks (`dapd lab tasks`) or .jsonl files of prompts and answers, separated by commas.",
+        ),
     ] = "quiz-5",
     prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="New tokens for the prompts of a file.")
     ] = DEFAULT_NEW_TOKENS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("compare"),
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
     against: Annotated[
-        str | None, typer.Option(help="A decoder, as the table names it: every other is tested against it, in pairs.")
+        str | None,
+        typer.Option(help="A decoder, as the table names it; every other is tested against it, prompt by prompt."),
     ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
     save_table: tables.SaveTable = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
 ) -> None:
     """Compare decoders on tasks whose answers can be checked."""
     tables.check_files(save_table)
@@ -74,16 +85,17 @@ def compare(
     asked = [task_named(name.strip(), max_new_tokens) for name in tasks.split(",") if name.strip()]
     if not asked:
         raise DapdError("no task was named; see `dapd lab tasks`")
-    lm = load(model, device=device, dtype=pick_dtype(dtype))
-    calm_threads(lm)
-    comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
     if against is not None and against not in (labels := [decoder.label for decoder in chosen]):
         raise unknown("decoder", against, labels)
     summary, figure = out / "summary.json", out / "tradeoff.png"
     for path in (summary, *[figure] * plot):  # before the minutes that the work takes
         check_writable(make_folder(out) / path.name)
-    console = Console()
-    with Working(console, "decoding", len(comparison)) as work:
+    console, spread = Console(), Spread(workers, address=address)
+    with (
+        Working(console, "decoding", len(chosen) * len(asked) * prompts) as work,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
+    ):
+        comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
         results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)
@@ -97,7 +109,7 @@ def compare(
         "aup": areas(rows),
     }
     written = [out / RESULTS, write_text(summary, json.dumps(report, indent=1) + "\n")]
-    written += tables.save(as_table(rows), save_table)
+    written += tables.save(save_table, as_table(rows))
     if plot and has_matplotlib():
         tradeoff(rows, figure)
         written.append(figure)

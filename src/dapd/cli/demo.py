@@ -15,13 +15,13 @@ from dapd.cli.compare import print_rows
 from dapd.cli.live import LiveView
 from dapd.evaluation.compare import Decoder, Result, decoders
 from dapd.evaluation.summary import summarise
-from dapd.files import make_folder
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
+from dapd.io.files import make_folder
+from dapd.io.wording import plural
 from dapd.lab.tasks import Example, Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.trace import write_traces
 from dapd.viewer.report import write_report
-from dapd.wording import plural
 
 OUT = Path("demo")
 SIDE_BY_SIDE = {

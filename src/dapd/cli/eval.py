@@ -11,46 +11,51 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli import crew, tables
+from dapd.cli.models import Device, Dtype, Fp8, Model
 from dapd.cli.progress import Working
 from dapd.errors import DapdError
 from dapd.evaluation.harness.gold import EXPECTED, check
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary, configured
 from dapd.evaluation.harness.run import SUMMARY, evaluate
-from dapd.evaluation.world import World, local_device
-from dapd.fields import split_pair
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.evaluation.world import World
+from dapd.generation import DEFAULT_MODEL
+from dapd.io.fields import split_pair
+from dapd.io.table import Table
+from dapd.io.wording import plural
+from dapd.scale.team import Spread
 from dapd.settings import DEFAULT_STRATEGY
-from dapd.table import Table
-from dapd.wording import plural
 
 TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 
 
 def eval_(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
-    ] = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
+    model: Model = DEFAULT_MODEL,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
-    data_dir: Annotated[Path | None, typer.Option(help="Data sets as files; nothing is fetched.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with the data sets; nothing is downloaded then.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N documents of each task.")] = None,
     shots: Annotated[int | None, typer.Option(help="Examples in the prompt; default: lm-eval's.")] = None,
     chat: Annotated[str, typer.Option(help="auto, single_turn, multi_turn or none.")] = "auto",
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Generation length.")] = 256,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens of each answer.")] = 256,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of strategy, loop or evaluation; may be repeated.")
     ] = None,
-    confirm: Annotated[bool, typer.Option("--confirm-run-unsafe-code", help="Run the code the model writes.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
+    ] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
     gold: Annotated[
-        bool, typer.Option("--gold", help="Score the data sets' own answers instead of a model: full marks are due.")
+        bool,
+        typer.Option("--gold", help="Score the data sets' own answers, which should be right, to check the scorers."),
     ] = False,
     save_table: tables.SaveTable = None,
 ) -> None:
@@ -63,14 +68,16 @@ def eval_(
         return
     texts = dict(split_pair(pair, "--set") for pair in settings or [])
     chosen, options = configured(strategy, {"chat": chat, **texts}, base)
-    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    spread = Spread(workers, address=address)
     console = Console(quiet=World.from_environment().rank > 0)
-    with Working(console, "samples") as work:
+    with (
+        Working(console, "samples") as work,
+        crew.model(model, spread=spread, batch=options.batch, device=device, dtype=dtype, fp8=fp8) as lm,
+    ):
         summaries = evaluate(lm, chosen, names, options, out, work.advance)
     if World.from_environment().rank == 0:
         report(console, summaries, out)
-        tables.save(as_table(summaries), save_table)
+        tables.save(save_table, as_table(summaries))
 
 
 def as_table(summaries: Sequence[TaskSummary]) -> Table:
@@ -93,7 +100,7 @@ def check_gold(names: Sequence[str], options: EvalOptions, files: Sequence[Path]
     rows = [(row.task, row.metric, str(row.n), f"{row.accuracy:.2f}") for row in summaries]
     table = Table(("task", "metric", "documents", "score %"), rows, "gold answers", words=2)
     tables.show(Console(), table)
-    tables.save(table, files)
+    tables.save(files, table)
     low = [row for row in summaries if row.accuracy < EXPECTED.get(row.task, 0)]
     if low:
         listed = ", ".join(f"{row.task} {row.accuracy:.2f}% of {EXPECTED[row.task]:g}%" for row in low)

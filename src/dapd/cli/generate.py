@@ -5,39 +5,32 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
 
 from dapd.cli.live import LiveView
+from dapd.cli.models import Device, Dtype, Fp8, Model, opened
 from dapd.cli.prompts import Source
 from dapd.decoding import Options
 from dapd.errors import DapdError, first_line
-from dapd.files import check_writable, parse_json
-from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM, load
-from dapd.models.devices import pick_dtype
-from dapd.models.source import ANY_TEXT
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, Completion, DiffusionLM
+from dapd.io.files import check_writable, parse_json
+from dapd.io.wording import plural
+from dapd.lab.tasks.rooms import room_for
 from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
 from dapd.trace import write_traces
-from dapd.wording import plural
-
-LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
 
 BATCH = 16
 """Prompts that share a forward pass, at most."""
 
-SMALL = 50_000_000
-"""Parameters under which a model counts as small."""
-
 
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="A preset (`dapd strategies`), NAME:field=value, or my_module:Mine.")
     ] = DEFAULT_STRATEGY,
@@ -50,49 +43,64 @@ def generate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file; .jsonl: a prompt a line.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Read the prompt from a file; from a .jsonl file, one in each line.")
+    ] = None,
     messages: Annotated[Path | None, typer.Option(help="A conversation: a file with a JSON list of messages.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     templates: Annotated[
         list[str] | None,
-        typer.Option("--template", help="Fill a text, 'It is [MASK*2].'; with a prompt, its answer. May be repeated."),
+        typer.Option(
+            "--template",
+            help="A text with masks to fill: 'It is [MASK*2].'; with a prompt, its answer. May be repeated.",
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
-    samples: Annotated[int, typer.Option(min=1, help="Several answers to each prompt; needs a temperature.")] = 1,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Answers to each prompt; more than one needs --set temperature=...")
+    ] = 1,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
     regex: Annotated[str | None, typer.Option(help="A regular expression that the text is certain to match.")] = None,
     json_schema: Annotated[
-        Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to keep.")
+        Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to follow.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
-    pace: Annotated[float, typer.Option(min=0, help="With --live: at least so many seconds a pass.")] = 0.0,
+    pace: Annotated[float, typer.Option(min=0, help="With --live: seconds that each pass is shown at least.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each result as a line of JSON.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
-    edges: Annotated[bool, typer.Option("--edges", help="Keep the dependency graphs in the trace.")] = False,
+    edges: Annotated[
+        bool, typer.Option("--edges", help="Keep the dependency graphs in the trace (for `dapd view`).")
+    ] = False,
     top: Annotated[
-        int, typer.Option(min=0, help="Keep so many of the likeliest tokens of each commit, in the trace and the JSON.")
+        int,
+        typer.Option(
+            min=0, help="How many of the likeliest tokens to keep for each commit, in the trace and the JSON."
+        ),
     ] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
+    tensor_parallel: Annotated[
+        bool, typer.Option("--tensor-parallel", help="One model over the processes of torchrun; the first one speaks.")
+    ] = False,
 ) -> None:
     """Complete a prompt, several of them, or fill the masks of a template."""
     source = Source(prompt, file, messages, system, raw)
+    silent = tensor_parallel and is_follower(source, templates)
     usual = Options(record_edges=edges, record_top=top, early_stop=not templates)
     chosen, options = read_settings(strategy, settings or [], usual)
     schema = None if json_schema is None else read_schema(json_schema)
     if templates:
         refuse_with_templates(max_new_tokens, regex, schema, samples)
-    refuse_without_effect(options, kept=trace is not None, told=as_json, live=live, pace=pace, samples=samples)
+    refuse_without_effect(options, kept=trace is not None, printed=as_json, live=live, pace=pace, samples=samples)
     if trace is not None:
         check_writable(trace)
     prompts = [] if templates and not source.is_named else source.read()
-    with loading(model):
-        lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
+    lm = opened(model, device, dtype, fp8=fp8, tensor_parallel=tensor_parallel, silent=silent)
     asked = [one for one in source.asked(lm, prompts) for _ in range(samples)]
     single = len(asked) <= 1 and len(templates or ()) <= 1
-    view = LiveView(lm, sys.stdout, pace=pace) if live and single and sys.stdout.isatty() and not as_json else None
+    visible = live and single and sys.stdout.isatty() and not as_json and not silent
+    view = LiveView(lm, sys.stdout, pace=pace) if visible else None
     on_step = None if view is None else view.add
     with view or nullcontext():
         if templates:
@@ -105,27 +113,38 @@ def generate(
             done = lm.generate_batch(
                 asked,
                 strategy=chosen,
-                max_new_tokens=room_for(lm, prompts) if max_new_tokens is None else max_new_tokens,
+                max_new_tokens=max(room_for(lm, one) for one in prompts) if max_new_tokens is None else max_new_tokens,
                 batch_size=BATCH,
                 options=options,
                 on_step=on_step,
                 regex=regex,
                 json_schema=schema,
             )
+    if silent:
+        return
     done = [one.cut_at(stop or ()) for one in done]
     for one in done:
-        show(one, chosen, lm, as_json=as_json, shown=view is not None)
+        show(one, chosen, lm, as_json=as_json, shown=view is not None, paced=pace > 0)
     if lm.name.startswith("random:") and not as_json:
         print("note: these are random weights; the text means nothing", file=sys.stderr)
     if trace is not None:
         write_traces(trace, [one.trace for one in done])
 
 
-def refuse_without_effect(options: Options, *, kept: bool, told: bool, live: bool, pace: float, samples: int) -> None:
-    """Refuse options that would change nothing; `kept` is whether there is a trace, `told` whether JSON is printed."""
+def is_follower(source: Source, templates: Sequence[str] | None) -> bool:
+    """Whether this is one of the processes of torchrun that only help; all of them must know the prompt."""
+    if source.reads_standard_input and not templates:
+        raise DapdError("with --tensor-parallel every process reads the prompt: give it as an argument or with --file")
+    return os.environ.get("RANK", "0") != "0"
+
+
+def refuse_without_effect(
+    options: Options, *, kept: bool, printed: bool, live: bool, pace: float, samples: int
+) -> None:
+    """Refuse options that would change nothing; `kept` is whether there is a trace, `printed` whether there is JSON."""
     if options.record_edges and not kept:
         raise DapdError("--edges keeps dependency graphs in the trace; name a file for it with --trace")
-    if options.record_top and not kept and not told:
+    if options.record_top and not kept and not printed:
         raise DapdError("--top keeps the likeliest tokens in the trace and the JSON; add --trace FILE or --json")
     if pace and not live:
         raise DapdError("--pace slows down what --live shows; add --live")
@@ -143,23 +162,6 @@ def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema:
         raise DapdError("--samples is for prompts; a template may be repeated instead")
 
 
-def room_for(lm: DiffusionLM, prompts: Sequence[object]) -> int:
-    """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
-    if lm.name not in LAB_NAMES:
-        return DEFAULT_NEW_TOKENS
-    from dapd.lab.tasks.rooms import room
-
-    return max((room(str(prompt)) or DEFAULT_NEW_TOKENS for prompt in prompts), default=DEFAULT_NEW_TOKENS)
-
-
-@contextmanager
-def loading(model: str) -> Iterator[None]:
-    """Says on a terminal that a model is being read: a large one takes a minute."""
-    console = Console(stderr=True)
-    with console.status(f"loading {model}") if console.is_terminal else nullcontext():
-        yield
-
-
 def read_schema(path: Path) -> Any:
     """The JSON of a file; what it says is checked where it is used."""
     try:
@@ -170,14 +172,7 @@ def read_schema(path: Path) -> Any:
         raise DapdError(f"{path} is not JSON: {first_line(error)}") from None
 
 
-def calm_threads(lm: DiffusionLM) -> None:
-    """One thread for a small model on a CPU: several of them wait for each other longer than the arithmetic takes."""
-    small = sum(p.numel() for p in getattr(lm.network, "parameters", list)()) < SMALL
-    if small and lm.network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
-
-
-def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool) -> None:
+def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, shown: bool, paced: bool) -> None:
     if as_json:
         content = {
             "text": done.text,
@@ -192,10 +187,11 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
         return
     if not shown:
         print(done.text)
-    print(told(done), file=sys.stderr)
+    print(cost(done, paced=paced), file=sys.stderr)
 
 
-def told(done: Completion) -> str:
-    """What a completion took, in a line."""
+def cost(done: Completion, *, paced: bool = False) -> str:
+    """What a completion took, in a line; the seconds that it was slowed down for the eye do not count."""
+    seconds = done.compute_seconds if paced else done.seconds
     passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
-    return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {done.seconds:.2f} s, {done.finish_reason}"
+    return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {seconds:.2f} s, {done.finish_reason}"

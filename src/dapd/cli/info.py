@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dapd.fields import explain
+from dapd.io.fields import explain
+from dapd.io.wording import plural
 from dapd.models import ARCHITECTURES, SHAPES, Transformer
 from dapd.settings import PAPER, fields_of, named
 from dapd.strategies import PRESETS, Selects
-from dapd.wording import plural
 
 console = Console()
 
@@ -27,6 +27,8 @@ EXTRAS = {
     "plots": {"matplotlib": "figures"},
     "eval": {"lm_eval": "benchmarks", "rouge_score": "ROUGE-L", "sacrebleu": "BLEU", "pyyaml": "ParallelBench's files"},
     "forms": {"outlines_core": "texts that keep a regular expression or a JSON Schema"},
+    "parquet": {"pyarrow": "Parquet in dapd batch"},
+    "ray": {"ray": "several machines"},
     "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "its metrics"},
 }
 """What each extra of the package brings, and what for."""
@@ -114,7 +116,7 @@ def doctor() -> None:
     triton = importlib.util.find_spec("triton") is not None
     table.add_row("attention", "torch SDPA", "everywhere")
     kernels = torch.cuda.is_available() and triton
-    table.add_row("attention capture", "Triton" if kernels else "torch", "in the layers that a decoder reads alone")
+    table.add_row("attention capture", "Triton" if kernels else "torch", "only in the layers that a decoder reads")
     table.add_row("triton", "yes" if triton else "no", "not needed: every function has a torch version")
     console.print(table)
 

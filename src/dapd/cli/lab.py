@@ -7,20 +7,21 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from dapd.cli import tables
+from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError, unknown
+from dapd.io.table import Table
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
 from dapd.lab.evaluate import Exam, TaskScore, Way, evaluate_ways
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
-from dapd.sampling import EosPolicy
 
 app = typer.Typer(help="The lab: tasks with known answers, and the small model trained on them.", no_args_is_help=True)
 console = Console()
@@ -28,11 +29,15 @@ console = Console()
 Names = Annotated[list[str] | None, typer.Option("--task", "-t", help="Name of a task; repeat for more. Default: all.")]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
-Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab: the model that ships.")]
+Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")]
 Tf32 = Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")]
 
 WAYS = (Way(), Way(block=32), Way(eos="ban"))
 """How a model is scored at the end of its training: one of these suits every task."""
+
+
+Scores: TypeAlias = dict[str, dict[Way, TaskScore]]
+"""How each task went, in every way that its canvas allows."""
 
 
 def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
@@ -42,19 +47,17 @@ def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
 @app.command("tasks")
 def list_tasks() -> None:
     """List the tasks: what is scored, and which dependency graph is known."""
-    table = Table("task", "scored", "true edges", "tokens")
-    for task in tasks.TASKS.values():
-        table.add_row(task.name, task.scored, task.graph or "not known", str(task.room))
-    console.print(table)
+    rows = [(task.name, task.scored, task.graph or "not known", str(task.room)) for task in tasks.TASKS.values()]
+    tables.show(console, Table(("task", "scored", "true edges", "tokens"), rows, words=3))
 
 
 @app.command()
 def prompts(
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 1,
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 1,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="The prompt and nothing else: `... | dapd generate`.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each prompt as a line of JSON.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Print the prompt alone, for `... | dapd generate`.")] = False,
 ) -> None:
     """Show example prompts with a right answer each. None of them was seen in training."""
     for chosen in _chosen(task):
@@ -73,7 +76,7 @@ def prompts(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the finished checkpoint.")],
     run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run goes on.")],
-    minutes: Annotated[float, typer.Option(help="Wall-clock budget of the whole command; 0: none.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 9.0,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the masks.")] = 0,
     change: Annotated[
         list[str] | None,
@@ -81,7 +84,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the state in the run folder.")] = False,
     stop: Annotated[
-        float, typer.Option(help="Pause after so many minutes: the state is saved, --resume goes on. 0: never.")
+        float, typer.Option(help="Pause after this many minutes: the state is saved, --resume goes on. 0: never.")
     ] = 0.0,
 ) -> None:
     """Train the lab model, export it and evaluate the export step by step."""
@@ -102,7 +105,8 @@ def train(
         console.print(f"paused at {trainer.progress:.0%}; the same command with --resume goes on")
     elif settings.prompts:
         exam = Exam(settings.prompts, settings.seed)
-        record["scores"] = _evaluate(out, _chosen(settings.tasks), exam, WAYS, str(trainer.device))
+        scores = _evaluate(out, _chosen(settings.tasks), exam, WAYS, str(trainer.device))
+        record["scores"] = _as_record(scores)
         _write(out / RECORD, {**record, "seconds_in_all": round(time.monotonic() - started, 1)})
 
 
@@ -130,58 +134,75 @@ def _report(record: dict[str, Any]) -> None:
     print(f"step {record['step']}  {line}", flush=True)
 
 
-def _evaluate(
-    folder: Path, chosen: Sequence[tasks.Task], exam: Exam, ways: Sequence[Way], device: str
-) -> dict[str, Any]:
-    """Score the checkpoint in a folder in several ways and print the table; the best way of a task is its score."""
+def _evaluate(folder: Path, chosen: Sequence[tasks.Task], exam: Exam, ways: Sequence[Way], device: str) -> Scores:
+    """Score the checkpoint in a folder in several ways; print the table, and some of the answers that are wrong."""
     from dapd.models import load_network
 
-    network = load_network(folder, device=device)
-    tokenizer = LabTokenizer.load(folder)
-    table = Table("task", *(way.label for way in ways), title=f"step by step, {exam.n} prompts a task")
-    scores: dict[str, Any] = {}
-    missed: list[TaskScore] = []
-    for task in chosen:
-        rows = evaluate_ways(network, tokenizer, task, exam, ways)
-        best = max(rows, key=lambda way: rows[way].score)
-        shown = {way: f"{100 * row.score:.1f}" for way, row in rows.items()}
-        cells = [f"[bold]{shown[way]}[/]" if way == best else shown.get(way, "") for way in ways]
-        table.add_row(task.name, *cells)
-        scores[task.name] = {
-            "prompts": exam.n,
-            "score": rows[best].score,
-            "whole": rows[best].whole,
-            "way": best.label,
+    network, tokenizer = load_network(folder, device=device), LabTokenizer.load(folder)
+    scores = {task.name: evaluate_ways(network, tokenizer, task, exam, ways) for task in chosen}
+    tables.show(console, _as_table(scores, ways))
+    for rows in scores.values():
+        best = rows[_best(rows)]
+        for prompt, text in best.misses:
+            shown = f"{escape(repr(prompt))} -> {escape(repr(text))}"
+            console.print(f"[bold]wrong in {best.task}[/]: {shown}", soft_wrap=True)
+    return scores
+
+
+def _best(rows: dict[Way, TaskScore]) -> Way:
+    """The way with the highest score, which is the ceiling of the task."""
+    return max(rows, key=lambda way: rows[way].score)
+
+
+def _as_table(scores: Scores, ways: Sequence[Way]) -> Table:
+    """The score in each way, empty where the canvas does not allow it, and what the best way has wholly right."""
+    lines = []
+    for task, rows in scores.items():
+        best = _best(rows)
+        cells = [f"{100 * rows[way].score:.1f}" if way in rows else "" for way in ways]
+        lines.append((task, best.label, str(rows[best].prompts), *cells, f"{100 * rows[best].whole:.1f}"))
+    head = ("task", "best way", "prompts", *(f"{way.label} %" for way in ways), "wholly right %")
+    return Table(head, lines, "step by step", words=2)
+
+
+def _as_record(scores: Scores) -> dict[str, Any]:
+    """The scores as they are kept beside the weights; the best way of a task gives its score."""
+    best = {task: _best(rows) for task, rows in scores.items()}
+    return {
+        task: {
+            "prompts": rows[best[task]].prompts,
+            "score": rows[best[task]].score,
+            "whole": rows[best[task]].whole,
+            "way": best[task].label,
             "ways": {way.label: row.score for way, row in rows.items()},
         }
-        missed.append(rows[best])
-    console.print(table)
-    for row in missed:
-        for prompt, text in row.misses:
-            console.print(
-                f"[bold]wrong in {row.task}[/]: {escape(repr(prompt))} -> {escape(repr(text))}", soft_wrap=True
-            )
-    return scores
+        for task, rows in scores.items()
+    }
 
 
 @app.command()
 def score(
     model: Folder,
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts a task.")] = 100,
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 100,
     seed: Seed = 0,
     block: Annotated[str, typer.Option(help="Block lengths, separated by commas; 0: one block.")] = "0,32",
-    eos: Annotated[str, typer.Option(help="What becomes of EOS: none, defer, ban, separated by commas.")] = "none,ban",
+    eos: Annotated[
+        str, typer.Option(help="What becomes of EOS: none, defer, ban, ban+defer, separated by commas.")
+    ] = "none,ban",
     record: Annotated[bool, typer.Option(help="Write the scores into the folder's training.json.")] = False,
     device: Device = "auto",
     tf32: Tf32 = False,
+    save_table: tables.SaveTable = None,
 ) -> None:
     """Score a model on test prompts, decoding step by step, in every way that the block lengths and EOS rules make."""
-    folder = _folder(model)
-    scores = _evaluate(folder, _chosen(task), Exam(n, seed), _ways(block, eos), _device(device, tf32))
+    tables.check_files(save_table)
+    folder, ways = _folder(model), _ways(block, eos)
+    scores = _evaluate(folder, _chosen(task), Exam(n, seed), ways, _device(device, tf32))
+    tables.save(save_table, _as_table(scores, ways))
     if record:
         path = folder / "training.json"
-        _write(path, {**json.loads(path.read_text(encoding="utf-8")), "scores": scores})
+        _write(path, {**json.loads(path.read_text(encoding="utf-8")), "scores": _as_record(scores)})
 
 
 def _ways(blocks: str, policies: str) -> list[Way]:
@@ -198,8 +219,9 @@ def _ways(blocks: str, policies: str) -> list[Way]:
 def _folder(model: Path) -> Path:
     """The folder of a model that may be given by a name."""
     from dapd.models import resolve
+    from dapd.models.source import ANY_TEXT
 
-    return model if model.is_dir() else resolve(model)
+    return resolve("lab" if str(model) == ANY_TEXT else model)  # these tasks hold no word that it does not know
 
 
 def _device(device: str, tf32: bool) -> str:
@@ -228,14 +250,16 @@ def show_gauge(
     folder = _folder(model)
     network = load_network(folder, device=_device(device, tf32))
     regime = gauge(network, LabTokenizer.load(folder), tasks.get(task), Exam(n, seed))
-    table = Table("", "", title=f"{regime.task}, {regime.prompts} prompts, nothing decided", show_header=False)
-    table.add_row(f"positions with confidence {SURE} and more, EOS aside", f"{regime.sure:.1%}")
-    table.add_row("median confidence", f"{regime.confidence:.3f}")
-    table.add_row("median entropy", f"{regime.entropy:.2f} nats")
-    table.add_row("positions that predict the end", f"{regime.past_end:.1%}")
-    table.add_row("passes of Fast-dLLM 0.9, block 32", f"{regime.passes:.1f}")
-    table.add_row("tokens a pass, EOS included", f"{regime.pace:.2f}")
-    table.add_row("tokens a pass, text alone", f"{regime.text_pace:.2f}")
-    console.print(table)
+    rows = [
+        (f"positions with confidence {SURE} and more, EOS aside", f"{regime.sure:.1%}"),
+        ("median confidence", f"{regime.confidence:.3f}"),
+        ("median entropy", f"{regime.entropy:.2f} nats"),
+        ("positions that predict the end", f"{regime.past_end:.1%}"),
+        ("passes of Fast-dLLM 0.9, block 32", f"{regime.passes:.1f}"),
+        ("tokens a pass, EOS included", f"{regime.pace:.2f}"),
+        ("tokens a pass, text alone", f"{regime.text_pace:.2f}"),
+    ]
+    title = f"{regime.task}, {regime.prompts} prompts, nothing decided"
+    tables.show(console, Table(("measure", "value"), rows, title))
     for complaint in regime.complaints():
         console.print(f"outside of the regime: {complaint}", soft_wrap=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import IO
 
+import torch
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -14,8 +16,8 @@ from rich.text import Text
 from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.generation import DiffusionLM
+from dapd.io.wording import plural
 from dapd.trace import count_text
-from dapd.wording import plural
 
 REDRAWS_PER_SECOND = 20
 SHADES = (
@@ -33,7 +35,7 @@ BOTTOM = 4
 
 
 class LiveView:
-    """Redraws the generation region of the first row after each step, at most so often a second."""
+    """Redraws the generation region of the first row after each step, but not faster than the eye follows."""
 
     def __init__(
         self, lm: DiffusionLM, out: IO[str], *, clock: Callable[[], float] = time.monotonic, pace: float = 0.0
@@ -68,6 +70,8 @@ class LiveView:
         """Take note of a step, and draw it if the last drawing is old enough."""
         if self.quiet or step.row != 0:
             return
+        if self.pace and self.last is None:
+            self.draw(masked_again(step))
         self.last = step
         self.passes += 1
         for place in step.commit.nonzero().flatten().tolist():
@@ -75,16 +79,23 @@ class LiveView:
         now = self.clock()
         if self.pace or now - self.drawn >= 1 / REDRAWS_PER_SECOND:
             self.drawn = now
-            self.live.update(self.render(step), refresh=True)
-            time.sleep(self.pace)
+            self.draw(step)
+
+    def draw(self, step: Step) -> None:
+        self.live.update(self.render(step), refresh=True)
+        time.sleep(self.pace)
 
     def render(self, step: Step, *, done: bool = False) -> Text:
-        """The generation region: decided tokens coloured by age, masks as quiet boxes, and how far it is."""
+        """The generation region: decided tokens coloured by age, masks as quiet boxes, and how far it is.
+
+        Once it is done, the text alone: whoever shows it says what it took.
+        """
         text = Text(overflow="fold")
         for piece, style in self.pieces(step, done):
             text.append(piece, style=style)
-        if not done:
-            text = self.fit(text)
+        if done:
+            return text
+        text = self.fit(text)
         text.append("\n")
         text.append_text(self.progress(step))
         return text
@@ -148,6 +159,16 @@ class LiveView:
         slots = canvas.slots.nonzero().flatten().tolist()
         start = canvas.start if canvas.n_new else None
         return count_text(canvas.tokens.tolist(), slots, mask_id=profile.mask_id, eos_id=profile.eos_id, start=start)
+
+
+def masked_again(step: Step) -> Step:
+    """The step with what it decided masked again: the canvas that its pass began with."""
+    decided = torch.zeros(step.canvas.length, dtype=torch.bool)
+    decided[step.window] = step.commit
+    if step.tail is not None:
+        decided |= step.tail
+    tokens = step.canvas.tokens.masked_fill(decided, step.canvas.mask_id)
+    return replace(step, canvas=replace(step.canvas, tokens=tokens))
 
 
 def printable(text: str) -> str:

@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dapd.cli.models import calm_threads
 from dapd.errors import DapdError
-from dapd.files import check_writable, make_folder
+from dapd.io.files import check_writable, make_folder
+from dapd.io.wording import plural
 from dapd.models.devices import pick_device
 from dapd.mrf import report as reports
 from dapd.mrf.evaluate import Budget
@@ -22,7 +24,6 @@ from dapd.mrf.storage import SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
 from dapd.plots.toy import report_figures
-from dapd.wording import plural
 
 app = typer.Typer(help="The toy Markov random field of the paper's section 3.2.", no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
@@ -46,19 +47,21 @@ def describe(progress: Progress) -> str:
 
 @app.command("train")
 def train_command(
-    out: Annotated[Path, typer.Option(help="Run directory; an interrupted run in it goes on.")],
+    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run in it goes on.")],
     models: Annotated[int, typer.Option(help="Models, trained side by side.")] = 30,
     width: Annotated[int, typer.Option(help="Width of the network.")] = 64,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
     layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 8,
-    positions: Annotated[Positions, typer.Option(help="What tells positions apart.")] = Positions.ROTARY,
+    positions: Annotated[Positions, typer.Option(help="Position encoding.")] = Positions.ROTARY,
     gated: Annotated[bool, typer.Option(help="Gates from zero on the residual branches, as in DiT.")] = False,
     batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 256,
     steps: Annotated[int, typer.Option(help="Gradient steps.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    schedule: Annotated[Schedule, typer.Option(help="The rate after the warm-up.")] = Schedule.TAIL,
-    warmup: Annotated[int, typer.Option(help="Steps over which the rate rises.")] = 0,
-    tail: Annotated[float, typer.Option(help="tail: share of the steps over which the rate falls.")] = 0.3,
+    schedule: Annotated[Schedule, typer.Option(help="What the learning rate does after the warm-up.")] = Schedule.TAIL,
+    warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 0,
+    tail: Annotated[
+        float, typer.Option(help="With schedule tail: the share of the steps over which the rate falls.")
+    ] = 0.3,
     masks: Annotated[Masks, typer.Option(help="How masks are drawn; the loss is the same.")] = Masks.MIDDLE,
     clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: none.")] = 1.0,
     ema: Annotated[
@@ -68,7 +71,7 @@ def train_command(
     weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.")] = 0.01,
     norm_bias: Annotated[float, typer.Option(help="Initial bias of the layer norms; 1 in RADD's code.")] = 0.0,
     dataset_size: Annotated[int, typer.Option(help="Sequences in each model's data set; 0: fresh ones.")] = 0,
-    seed: Annotated[int, typer.Option(help="The first model's; the others count up.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first model; the others count up from it.")] = 0,
     device: Device = "auto",
     compile: Annotated[bool, typer.Option(help="Fuse kernels with torch.compile.")] = False,
     tf32: Annotated[bool, typer.Option(help="Faster, coarser matrix products on a GPU.")] = False,
@@ -98,10 +101,10 @@ def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
 @app.command("sweep")
 def sweep_command(
     out: Annotated[Path, typer.Option(help="Folder for summary.json and the weights that are kept.")],
-    minutes: Annotated[float, typer.Option(help="Stop cleanly after so long.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Stop cleanly after this time.")] = 9.0,
     steps: Annotated[int, typer.Option(help="Gradient steps of each configuration.")] = 20_000,
-    only: Annotated[str, typer.Option(help="Names of stacks, with commas; all when empty.")] = "",
-    keep: Annotated[str, typer.Option(help="Stacks whose weights are written, with commas.")] = "",
+    only: Annotated[str, typer.Option(help="Stacks of models to train, separated by commas; default: all.")] = "",
+    keep: Annotated[str, typer.Option(help="Stacks whose weights are written, separated by commas.")] = "",
     models: Annotated[int, typer.Option(help="Models per configuration; 0: as planned.")] = 0,
     device: Device = "auto",
     compile: Annotated[bool, typer.Option(help="Fuse kernels with torch.compile.")] = True,
@@ -124,17 +127,19 @@ def sweep_command(
 
 @app.command("report")
 def report_command(
-    run: Annotated[Path | None, typer.Argument(help="Run directory; the model that comes with the package.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="Run folder of `dapd mrf train`; default: the model that ships.")
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Seconds on a CPU: fewer paths, samples and settings.")
+        bool, typer.Option("--quick", help="Fewer paths, samples and settings: takes seconds on a CPU.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, report.md and the figures.")] = None,
     paths: Annotated[int, typer.Option(help="Sampling paths per model.")] = 100,
     samples: Annotated[int, typer.Option(help="Samples of each decoder, over all models.")] = 1500,
-    seed: Annotated[int, typer.Option(help="Of the orders and the tokens.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the orders and the tokens that are drawn.")] = 0,
     exact: Annotated[
         bool,
-        typer.Option("--exact", help="Judge validity over all contexts, not by samples; 20 s per model on a CPU."),
+        typer.Option("--exact", help="Compute validity exactly, not from samples; 20 s per model on a CPU."),
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -146,7 +151,9 @@ def report_command(
     if out is not None:
         for name in reports.FILES:  # before the minutes that the report takes
             check_writable(make_folder(out) / name)
-    report = reports.build(load_run(run or SHIPPED, device=str(pick_device(device))), options, tell=console.print)
+    trained = load_run(run or SHIPPED, device=str(pick_device(device)))
+    calm_threads(trained.network)
+    report = reports.build(trained, options, tell=console.print)
     console.print(report.to_markdown(), markup=False)
     console.print(f"{report.seconds:.0f} s")
     if out is not None:

@@ -8,40 +8,45 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from dapd.cli import tables
-from dapd.cli.generate import calm_threads
+from dapd.cli import crew, tables
+from dapd.cli.models import Device, Dtype, Model
 from dapd.cli.paper_figures import draw
 from dapd.cli.progress import Working
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.options import Chat
 from dapd.evaluation.paper import TABLES, Report, Scope, Study, build
-from dapd.evaluation.world import World, local_device
-from dapd.generation import DEFAULT_MODEL, load
-from dapd.models.devices import pick_dtype
+from dapd.evaluation.world import World
+from dapd.generation import DEFAULT_MODEL
+from dapd.scale.team import Spread
+
+ALONE = ("tau_min", "toy")
+"""Tables that one process makes: a decoder counts edge scores as it goes, or nothing is decoded by the model."""
 
 
 def paper(
     table: Annotated[str, typer.Option("--table", "-t", help=f"One of: {', '.join(TABLES)}.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="Folder, hub id, lab:any-text, random:...")
-    ] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only this many samples of each task, the first.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N samples of each task.")] = None,
     only: Annotated[str, typer.Option(help="Methods and tasks, separated by commas; default: all.")] = "",
-    settings: Annotated[str, typer.Option(help="Whose settings: llada, dream; auto: by the model.")] = "auto",
+    settings: Annotated[
+        str, typer.Option(help="The paper's settings for llada or for dream; auto: those for the model.")
+    ] = "auto",
     length: Annotated[int, typer.Option(help="New tokens in place of the paper's 256.")] = 256,
     shots: Annotated[int | None, typer.Option(help="Examples in lm-eval's prompts; default: as lm-eval.")] = None,
     chat: Annotated[str, typer.Option(help=f"lm-eval's prompts: {', '.join(get_args(Chat))}.")] = "auto",
     batch: Annotated[int, typer.Option(help="Prompts per batch; 1 for times that can be compared.")] = 1,
-    sweep: Annotated[bool, typer.Option("--sweep", help="multi: all settings of the paper's sweeps.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="multi: try all settings of the paper's sweeps.")] = False,
     confirm: Annotated[
         bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
     ] = False,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the figure that belongs to the table.")] = True,
     save_table: tables.SaveTable = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    workers: crew.Workers = 1,
+    address: crew.Address = None,
 ) -> None:
     """Run a table of the paper with its settings and print our numbers beside its own."""
     if table not in TABLES:
@@ -53,10 +58,14 @@ def paper(
     tables.check_files(save_table)
     if batch < 1:
         raise DapdError(f"batch is {batch}; it must be at least 1")
-    lm = load(model, device=device or local_device(), dtype=pick_dtype(dtype))
-    calm_threads(lm)
+    spread = Spread(workers, address=address)
+    if table in ALONE and not spread.is_here:
+        raise DapdError(f"{table} is made in one process; leave out --workers and --address")
     console = Console(quiet=World.from_environment().rank > 0)
-    with Working(console, "samples") as work:
+    with (
+        Working(console, "samples") as work,
+        crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
+    ):
         study = Study(
             model=lm,
             out=out,
@@ -73,7 +82,7 @@ def paper(
     show(console, report)
     written = [study.file(table, ".json"), study.file(table, ".md")]
     if study.is_first and report.lines:
-        written += tables.save(report.as_table(), save_table)
+        written += tables.save(save_table, report.as_table())
     elif study.is_first and save_table:
         raise DapdError(f"{table} comes as text and has no single table to save; it lies in {written[1]}")
     if plot and study.is_first:

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from dapd.cli.generate import calm_threads
+from dapd.cli.models import opened
 from dapd.cli.view import picked
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.compare import read_results
 from dapd.evaluation.summary import Row, summarise
-from dapd.fields import split_pair
-from dapd.files import parse_json
-from dapd.generation import DEFAULT_MODEL, load
+from dapd.generation import DEFAULT_MODEL
+from dapd.io.fields import split_pair
+from dapd.io.files import parse_json
 from dapd.lab.tasks import get
 from dapd.plots import decoding, edges, toy
 from dapd.plots.figure import AS_IT_COMES, Layout, check_suffix
@@ -58,7 +58,7 @@ def plot(
     out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .png, .svg or .pdf.")] = Path("figure.png"),
     until: Annotated[float, typer.Option(help="trajectory, heatmap: the share of the decoding to draw.")] = 1.0,
     row: Annotated[
-        int | None, typer.Option(min=1, help="Kinds of traces: which trace of each file, from 1; default: all.")
+        int | None, typer.Option(min=1, help="With traces: which one of each file, from 1; default: all.")
     ] = None,
     size: Annotated[str | None, typer.Option(help="Width and height in inches, '7x4'; default: by content.")] = None,
     title: Annotated[str | None, typer.Option(help="A heading over the figure.")] = None,
@@ -66,12 +66,10 @@ def plot(
         list[str] | None,
         typer.Option(help="Other words for a decoder, an axis or a panel: 'klass=KLASS'; may be repeated."),
     ] = None,
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="edges: lab, a folder, a hub id, or random:SHAPE.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help="edges: as in `dapd generate`.")] = DEFAULT_MODEL,
     prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="edges: take test prompts of this lab task.")] = None,
-    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of it.")] = 4,
+    n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of that task.")] = 4,
     max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens.")] = 128,
     tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
 ) -> None:
@@ -132,8 +130,7 @@ def _edges(asked: Asked) -> None:
     texts = asked.prompts + ([e.prompt for e in get(asked.task).examples(asked.n)] if asked.task else [])
     if not texts:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
-    lm = load(asked.model)
-    calm_threads(lm)
+    lm = opened(asked.model)
     scores = edges.collect(lm, [lm.question(text) for text in texts], n_new=asked.max_new_tokens, taus=asked.tau)
     edges.edges(scores, asked.out, Path(asked.model).name, layout=asked.layout)
 

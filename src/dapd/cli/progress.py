@@ -25,6 +25,8 @@ class Working:
         self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.job = self.bar.add_task(what, total=total)
         self.started = self.told = time.monotonic()
+        self.since: tuple[float, int] | None = None
+        """When the pace was last taken, and what was done then: first when something is done, not while all starts."""
 
     def __enter__(self) -> Working:
         self.bar.start()
@@ -37,10 +39,20 @@ class Working:
         self.done += n
         self.bar.advance(self.job, n)
         now = time.monotonic()
+        if n and self.since is None:
+            self.since = now, self.done
         if not self.console.is_terminal and not self.console.quiet and now - self.told >= EVERY_SECONDS:
-            self.told = now
             of = "" if self.total is None else f" of {self.total}"
-            print(f"{self.what}: {self.done}{of}, {now - self.started:.0f} s", file=sys.stderr, flush=True)
+            line = f"{self.what}: {self.done}{of}, {now - self.started:.0f} s{self._left(now)}"
+            print(line, file=sys.stderr, flush=True)
+            self.told, self.since = now, (now, self.done)
+
+    def _left(self, now: float) -> str:
+        """An estimate from what was done since the last one."""
+        then, before = self.since or (now, self.done)
+        if self.total is None or now == then or not before < self.done < self.total:
+            return ""
+        return f", about {(self.total - self.done) * (now - then) / (self.done - before):.0f} s left"
 
     def tell(self, text: str) -> None:
         """A line that stays."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError, first_line
-from dapd.files import parse_json
 from dapd.generation import DiffusionLM, Prompt
-
-Message = dict[str, str]
+from dapd.io.files import parse_json
+from dapd.models.chat import Message, read_conversation, read_prompt
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,19 @@ class Source:
         """Whether there is a prompt besides standard input."""
         return self.prompt is not None or self.file is not None or self.messages is not None
 
+    @property
+    def reads_standard_input(self) -> bool:
+        return self.prompt in (None, "-") and self.file is None and self.messages is None
+
     def read(self) -> list[str | list[Message]]:
         """The prompts: texts, or conversations."""
         if self.messages is not None:
-            return [_conversation(_json(self.messages, _text(self.messages)), str(self.messages))]
+            return [read_conversation(_json(self.messages, _text(self.messages)), str(self.messages))]
         if self.file is not None and self.file.suffix == ".jsonl":
             return _lines(self.file)
         if self.file is not None:
             text = _text(self.file).strip()
-        elif self.prompt in (None, "-"):
+        elif self.reads_standard_input:
             text = _standard_input()
         else:
             text = str(self.prompt)
@@ -62,12 +65,7 @@ class Source:
         return [self._one(lm, prompt) for prompt in prompts]
 
     def _one(self, lm: DiffusionLM, prompt: str | list[Message]) -> Prompt:
-        if isinstance(prompt, str) and self.system is None:
-            return prompt if self.raw else lm.question(prompt)
-        if not lm.tokenizer.has_chat:
-            raise DapdError(f"the model {lm.name} has no chat template: it takes a text, no conversation")
-        opening = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*opening, *([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)]
+        return prompt if self.raw and isinstance(prompt, str) else lm.question(prompt, self.system)
 
 
 def _text(path: Path) -> str:
@@ -96,35 +94,11 @@ def _json(where: object, text: str) -> Any:
 def _lines(path: Path) -> list[str | list[Message]]:
     """A prompt from every line: a string, an object with `prompt` or `messages`, or a list of messages."""
     prompts: list[str | list[Message]] = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
-        where = f"line {number} of {path}"
-        value = _json(where, line)
-        if isinstance(value, dict):
-            value = value.get("messages", value.get("prompt"))
-        if isinstance(value, str) and value.strip():
-            prompts.append(value)
-        else:
-            prompts.append(_conversation(value, where))
+    # Not splitlines(): a prompt may hold separators that count as line ends there and not in JSON.
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if line.strip():
+            where = f"line {number} of {path}"
+            prompts.append(read_prompt(_json(where, line), where))
     if not prompts:
         raise DapdError(f"{path} holds no prompts")
     return prompts
-
-
-def _conversation(value: Any, where: str) -> list[Message]:
-    """Messages with a role and a content, or an error that says what they should be."""
-    fine = (
-        isinstance(value, list)
-        and value
-        and all(
-            isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
-            for one in value
-        )
-    )
-    if not fine:
-        raise DapdError(
-            f'{where} is no prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message is '
-            f'{{"role": text, "content": text}}'
-        )
-    return [{"role": one["role"], "content": one["content"]} for one in value]

@@ -17,13 +17,13 @@ import typer
 from dapd.cli import guarded
 from dapd.cli.app import app
 from dapd.decoding import Options
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError
-from dapd.fields import explain
-from dapd.files import write_text
-from dapd.sampling import Sampling
+from dapd.io.fields import explain
+from dapd.io.files import write_text
+from dapd.io.table import Table
 from dapd.settings import fields_of
 from dapd.strategies import PRESETS
-from dapd.table import Table
 
 INTRODUCTION = """\
 # Commands and settings

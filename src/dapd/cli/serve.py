@@ -8,32 +8,50 @@ from typing import Annotated
 
 import typer
 
-from dapd.cli.generate import calm_threads
-from dapd.generation import DEFAULT_MODEL, load
+from dapd.cli.models import Device, Dtype, Fp8, Model, opened
+from dapd.errors import DapdError
+from dapd.generation import DEFAULT_MODEL
 from dapd.models.devices import pick_dtype
 
 
 def serve(
-    model: Annotated[str, typer.Option("--model", "-m", help="lab, folder, hub id, or random:SHAPE.")] = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option(help="Where to listen; others than loopback need API keys.")] = "127.0.0.1",
+    model: Model = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
-    keys: Annotated[Path | None, typer.Option(help="API keys, one a line; or set DAPD_API_KEYS.")] = None,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Let everybody in, from other machines, too.")] = False,
-    origin: Annotated[list[str] | None, typer.Option(help="A page's origin that may call; may be repeated.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="A file with API keys, one in each line; or set DAPD_API_KEYS.")
+    ] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Ask for no API key, not even on an address that others reach.")
+    ] = False,
+    origin: Annotated[
+        list[str] | None, typer.Option(help="A web page that may call, as https://HOST; may be repeated.")
+    ] = None,
     places: Annotated[int, typer.Option(help="Texts decoded at the same time.", min=1)] = 16,
     queue: Annotated[int, typer.Option(help="Texts that may wait for a place.", min=0)] = 64,
-    max_prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1)] = 16_384,
-    max_new_tokens: Annotated[int, typer.Option(help="New tokens of a text.", min=1)] = 4_096,
-    max_seconds: Annotated[float, typer.Option(help="Seconds for a request.", min=1)] = 600.0,
+    max_prompt: Annotated[int, typer.Option(help="Longest prompt, in tokens.", min=1)] = 16_384,
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of a text.", min=1)] = 4_096,
+    max_seconds: Annotated[float, typer.Option(help="Longest time of a request, in seconds.", min=1)] = 600.0,
     drain_seconds: Annotated[float, typer.Option(help="Seconds to finish after SIGTERM.", min=1)] = 30.0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    fp8: Fp8 = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="How many models answer behind one address, on Ray Serve; a GPU each.")
+    ] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(min=1, help="With --replicas: how many there may be under load.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --replicas: a running Ray cluster, HOST:PORT or auto; default: one here.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="With --replicas: seconds until all are ready.")] = 600.0,
 ) -> None:
     """Serve a model: /v1/chat/completions, /v1/completions, /v1/infill, and a page to watch it at /."""
-    from dapd import server
+    from dapd.server import Config, Keys, Limits
+    from dapd.server import serve as serve_alone
 
-    limits = server.Limits(
+    limits = Limits(
         places=places,
         queue=queue,
         prompt_tokens=max_prompt,
@@ -41,8 +59,22 @@ def serve(
         seconds=max_seconds,
         drain_seconds=drain_seconds,
     )
-    config = server.Config(host, port, server.Keys.find(keys), anonymous, tuple(origin or ()), limits)
-    lm = load(model, device=device, dtype=pick_dtype(dtype), fp8=fp8)
-    calm_threads(lm)
-    print(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)", file=sys.stderr, flush=True)
-    server.serve(lm, config)
+    config = Config(host, port, Keys.find(keys), anonymous, tuple(origin or ()), limits)
+    if replicas is not None:
+        from dapd.scale.recipe import Recipe
+        from dapd.scale.replicas import Fleet, serve_replicas
+
+        recipe = Recipe(model, device, pick_dtype(dtype), fp8)
+        serve_replicas(recipe, config, Fleet(replicas, max_replicas, address, patience), tell)
+        return
+    if max_replicas is not None or address is not None:
+        raise DapdError(
+            "--max-replicas and --address are for several replicas; say with how many to begin: --replicas 2"
+        )
+    lm = opened(model, device, dtype, fp8=fp8)
+    tell(f"{lm.name} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)")
+    serve_alone(lm, config)
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

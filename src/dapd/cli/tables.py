@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +11,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dapd.table import Table, check_table_file
+from dapd.io.table import Table, check_table_file, write_tables
 
 LONG = 8
 """Characters above which the head of a column of numbers takes two lines."""
+NAME = 16
+"""Characters that a column of words keeps, if it needs them, however many columns of numbers there are."""
+EDGES = 3
+"""Characters between two columns."""
+
 SaveTable = Annotated[
     list[Path] | None,
     typer.Option("--save-table", help="Write the table to a file, too: .csv, .tex (LaTeX) or .md; may be repeated."),
@@ -27,22 +32,62 @@ def check_files(paths: Sequence[Path] | None) -> None:
         check_table_file(path)
 
 
-def save(table: Table, paths: Sequence[Path] | None) -> list[Path]:
-    """Write the table to each of the files that were asked for."""
-    return [table.write(path) for path in paths or ()]
+def save(paths: Sequence[Path] | None, *tables: Table) -> list[Path]:
+    """Write the tables to each of the files that were asked for."""
+    return [write_tables(path, tables) for path in paths or ()]
 
 
 def show(console: Console, table: Table) -> None:
-    """The table on the screen: long names take another line, numbers stay whole, the paper's own are dim."""
-    view = rich.table.Table(title=escape(table.title) or None, title_justify="left")
-    for place, name in enumerate(table.head):
-        if place < table.words:
-            view.add_column(escape(name), overflow="fold")
-            continue
-        head = "\n".join(name.rsplit(" ", 1)) if len(name) > LONG else name
-        width = max(map(len, (*head.split("\n"), *(row[place] for row in table.rows))))
-        style = "dim" if name.endswith(" paper") else None
-        view.add_column(escape(head), justify="right", no_wrap=True, min_width=width, style=style)
-    for row in table.rows:
-        view.add_row(*map(escape, row))
-    console.print(view)
+    """The table on the screen: long names take another line, numbers stay whole, the paper's own are dim.
+
+    One that is too wide comes in several parts, each of them with the names.
+    """
+    for part in parts(table, console.width):
+        view = rich.table.Table(title=escape(part.title) or None, title_justify="left")
+        for place, name in enumerate(part.head):
+            if place < part.words:
+                view.add_column(escape(name), overflow="fold")
+                continue
+            style = "dim" if name.endswith(" paper") else None
+            width = number_width(part, place)
+            view.add_column(escape(folded(name)), justify="right", no_wrap=True, min_width=width, style=style)
+        for row in part.rows:
+            view.add_row(*map(escape, row))
+        console.print(view)
+
+
+def parts(table: Table, width: int) -> Iterator[Table]:
+    """The table with as many columns of numbers at a time as fit beside the columns of words."""
+    names = list(range(table.words))
+    room = width - 1 - sum(min(NAME, max(map(len, column(table, place)))) + EDGES for place in names)
+    shown: list[int] = []
+    title, left = table.title, room
+    for place in range(table.words, len(table.head)):
+        need = number_width(table, place) + EDGES
+        if shown and need > left:
+            yield picked(table, [*names, *shown], title)
+            shown, title, left = [], "", room
+        shown.append(place)
+        left -= need
+    yield picked(table, [*names, *shown], title)
+
+
+def picked(table: Table, places: Sequence[int], title: str) -> Table:
+    """Some columns of a table."""
+    rows = [[row[place] for place in places] for row in table.rows]
+    return Table([table.head[place] for place in places], rows, title, table.words)
+
+
+def column(table: Table, place: int) -> list[str]:
+    return [table.head[place], *(row[place] for row in table.rows)]
+
+
+def number_width(table: Table, place: int) -> int:
+    """Characters that a column of numbers needs, its head included."""
+    head, *cells = column(table, place)
+    return max(map(len, (*folded(head).split("\n"), *cells)))
+
+
+def folded(head: str) -> str:
+    """The head of a column of numbers, on two lines if it is long."""
+    return "\n".join(head.rsplit(" ", 1)) if len(head) > LONG else head

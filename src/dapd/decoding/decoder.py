@@ -46,6 +46,8 @@ class Decoder:
     def __init__(self, model: MaskedLM, recordings: Recordings | None = None, places: int | None = None) -> None:
         if places is not None and places < 1:
             raise DapdError(f"places is {places}; it must be at least 1")
+        if not model.graphable:
+            recordings = None
         self.model = model
         self.recordings = recordings
         self.places = places

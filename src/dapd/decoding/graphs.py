@@ -331,7 +331,7 @@ def weights_of(model: MaskedLM) -> Hashable:
 def obstacle(model: MaskedLM, row: Row, recordings: Recordings | None) -> str | None:
     """Why the passes of a row cannot be recorded; None: they can."""
     if not model.graphable:
-        return f"the model {type(model).__name__} may read tensors on the host"
+        return f"the passes of the model {type(model).__name__} cannot be recorded"
     if not row.needs.recordable:
         return f"strategy {type(row.strategy).__name__} does not say that it is recordable"
     if not has_hash(row.strategy):

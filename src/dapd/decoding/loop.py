@@ -16,11 +16,11 @@ from torch import Tensor
 from dapd.decoding.exchange import Inputs, Luggage, Outcome
 from dapd.decoding.plan import Pass
 from dapd.decoding.row import Row, Top
+from dapd.decoding.sampling import choose
 from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
 from dapd.models.cache import KVCache, KVPool
 from dapd.models.columns import take
-from dapd.sampling import choose
 from dapd.strategies.base import Observation, Progress, Selection, Selects
 
 
@@ -97,11 +97,11 @@ def observe(
 
 def constrained(rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
     """The tokens that each row's constraint proposes. This reads the rows on the host: such passes are not recorded."""
-    found = []
-    for row, of_row in zip(rows, scores, strict=True):
+    proposals = []
+    for row, row_scores in zip(rows, scores, strict=True):
         assert row.constraint is not None
-        found.append(row.constraint.tokens(of_row, row.canvas, row.window))
-    return torch.stack(found)
+        proposals.append(row.constraint.tokens(row_scores, row.canvas, row.window))
+    return torch.stack(proposals)
 
 
 def likeliest(seen: Observation, count: int) -> Top | None:

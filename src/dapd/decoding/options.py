@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError, unknown
-from dapd.fields import check_types
-from dapd.sampling import Sampling
+from dapd.io.fields import check_types
 from dapd.strategies.base import Precision
 
 
@@ -38,7 +38,7 @@ class Options:
     reuse: Reuse = Reuse.NONE
     """Keys and values that are kept: none, prefix, dual, settled (all but none are approximate)."""
     refresh: int | None = None
-    """With reuse: recompute everything every so many steps; None: only at the start of a block, as Fast-dLLM."""
+    """With reuse: steps from one full pass to the next; None: one at the start of each block, as in Fast-dLLM."""
     refresh_until: int | None = None
     """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
     settle: int = 1
@@ -54,7 +54,7 @@ class Options:
     record_edges: bool = False
     """Keep the dependency graph of every step in the step; traces also get the confidence of what stayed masked."""
     record_top: int = 0
-    """Keep so many of the likeliest tokens at every position in the step, with their log-probabilities."""
+    """How many of the likeliest tokens the step keeps at every position, with their log-probabilities."""
     graphs: bool | None = None
     """Record whole passes as CUDA graphs and replay them; None: where model, strategy and sampling allow it."""
 

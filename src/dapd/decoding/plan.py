@@ -125,7 +125,10 @@ class Planner:
         )
 
     def _filled_up(self, rows: list[Row]) -> list[Row]:
-        """Where passes are recorded, so many rows that few numbers occur: the last one is repeated, and ignored."""
+        """The rows, with the last one repeated (and ignored later) until their number is one that occurs often.
+
+        Each number of rows needs a recording of its own; where nothing is recorded no row is repeated.
+        """
         n = len(rows)
         step = 1 if self.multiple == 1 or n <= 8 else 2 if n <= 16 else 4 if n <= 32 else 8
         return [*rows, *rows[-1:] * (rounded(n, step) - n)]

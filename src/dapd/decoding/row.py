@@ -224,7 +224,8 @@ class Row:
         return due.nonzero().flatten()
 
     def repeats(self, committed: int) -> bool:
-        """Whether the pass after so many commits has the same form: same block, same columns, nothing to draw."""
+        """Whether the next pass has the same form if this one commits that number of tokens: same block, same columns,
+        nothing to draw."""
         options = self.options
         same_columns = options.is_fresh(self.step) == options.is_fresh(self.step + 1)
         if options.reuse is not Reuse.NONE and (options.reuse is Reuse.SETTLED or not same_columns):
@@ -248,7 +249,10 @@ class Row:
         return self._drawn[key]
 
     def accept(self, decision: Decision, began: float, shared_by: int) -> Step:
-        """Commit what was decided, if it may be, and move on. The pass `began` then, and so many rows shared it."""
+        """Commit what was decided, if it may be, and move on.
+
+        `began` is when the pass was started, `shared_by` the number of rows that took part in it.
+        """
         window, choices = self.window, self.choices
         self._check_decision(decision, choices)
         commit = self._first_of(choices) if self._begins_shifted_block() else decision.commit

@@ -116,13 +116,13 @@ class Comparison:
         ledger = Ledger(run, key_of)
         records: list[Record] = []
         for task in self.tasks:
-            asked = task.examples(self.prompts, self.seed)
+            examples = task.examples(self.prompts, self.seed)
             for decoder in self.decoders:
                 work = partial(self._decode, decoder, task)
-                records += ledger.fill(self._jobs(decoder, task, asked), work, progress)
+                records += ledger.fill(self._jobs(decoder, task, examples), work, progress)
         return as_results(records, folder)
 
-    def _jobs(self, decoder: Decoder, task: Task, asked: Sequence[Example]) -> list[Job[tuple[int, Example]]]:
+    def _jobs(self, decoder: Decoder, task: Task, examples: Sequence[Example]) -> list[Job[tuple[int, Example]]]:
         rule = decoder.digest()
         return [
             Job(
@@ -130,7 +130,7 @@ class Comparison:
                 digest(rule, task.room, example.prompt, example.answer),
                 (number, example),
             )
-            for number, example in enumerate(asked)
+            for number, example in enumerate(examples)
         ]
 
     def _decode(self, decoder: Decoder, task: Task, jobs: Sequence[Job[tuple[int, Example]]]) -> Iterator[Record]:

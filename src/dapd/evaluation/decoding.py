@@ -22,7 +22,7 @@ SEED_STEP = 1_000_003
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """A prompt and the name that its result is kept under."""
 
     key: str
@@ -62,9 +62,9 @@ class Plan:
 def decode_all(
     model: DiffusionLM,
     plan: Plan,
-    asked: Sequence[Asked],
+    queries: Sequence[Query],
     run: Run,
-    keep: Callable[[Asked, Completion], Record] = lambda asked, done: {},
+    keep: Callable[[Query, Completion], Record] = lambda query, done: {},
     progress: Callable[[int], None] = lambda n: None,
 ) -> list[Record]:
     """The results of all prompts in their order; what the folder does not hold yet is decoded and appended to it.
@@ -72,12 +72,12 @@ def decode_all(
     Several processes share the prompts out among them, and all return all of the results. A prompt whose text changed
     since is asked anew, beside the old result.
     """
-    texts = [digest(list(one.messages)) for one in asked]
+    texts = [digest(list(one.messages)) for one in queries]
     jobs = [
-        Job((one.key, text), text, (place, one)) for place, (one, text) in enumerate(zip(asked, texts, strict=True))
+        Job((one.key, text), text, (place, one)) for place, (one, text) in enumerate(zip(queries, texts, strict=True))
     ]
 
-    def work(missing: list[Job[tuple[int, Asked]]]) -> Iterator[Record]:
+    def work(missing: list[Job[tuple[int, Query]]]) -> Iterator[Record]:
         seeds = tuple(plan.seed * SEED_STEP + place for place, _ in (job.what for job in missing))
         canvases = [model.canvas(prompt(model, job.what[1].messages), plan.length) for job in missing]
         options = dataclasses.replace(plan.loop, seed=seeds)
@@ -97,9 +97,9 @@ def prompt(model: DiffusionLM, messages: Messages) -> Messages | str:
     return "\n\n".join(message["content"] for message in messages) + "\n\n"
 
 
-def _job(place: int, asked: Asked) -> Job[tuple[int, Asked]]:
-    text = digest(list(asked.messages))
-    return Job((asked.key, text), text, (place, asked))
+def _job(place: int, query: Query) -> Job[tuple[int, Query]]:
+    text = digest(list(query.messages))
+    return Job((query.key, text), text, (place, query))
 
 
 def _record(job: Job[Any], done: Completion) -> Record:

@@ -44,7 +44,7 @@ def edge_auc(
 ) -> list[EdgeAuc]:
     """AUC of the symmetrised attention for each set of layers, pooled over `n` test prompts."""
     network, profile = model.network, model.network.profile
-    found: dict[tuple[int, ...], tuple[list[Tensor], list[Tensor]]] = {layers: ([], []) for layers in layer_sets}
+    pairs: dict[tuple[int, ...], tuple[list[Tensor], list[Tensor]]] = {layers: ([], []) for layers in layer_sets}
     for number, example in enumerate(task.examples(n)):
         true = task.edges(example, pieces(example.answer))
         if not true:
@@ -73,10 +73,10 @@ def edge_auc(
         for layers in layer_sets:
             # What a pass over several layers captures is their mean.
             score = edge_scores(torch.stack([alone[layer] for layer in layers]).mean(0), nodes)
-            found[layers][0].append(score[upper])
-            found[layers][1].append(graph[upper])
+            pairs[layers][0].append(score[upper])
+            pairs[layers][1].append(graph[upper])
     out = []
-    for layers, (scores, labels) in found.items():
+    for layers, (scores, labels) in pairs.items():
         if scores:
             pooled, label = torch.cat(scores), torch.cat(labels)
             out.append(EdgeAuc(task.name, layers, masked, auc(pooled, label), len(label)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dapd.errors import DapdError
 from dapd.evaluation.rows import Row, read_rows
+from dapd.io.wording import plural
 from dapd.lab.tasks import Example, Split, Task
 
 MATCHES = ("exact", "contains")
@@ -40,7 +41,9 @@ class FileTask(Task):
         """The first rows of the file, whatever the seed."""
         rows = read_rows(self.path, {"prompt": str})
         if n > len(rows):
-            raise DapdError(f"{self.path} has {len(rows)} prompts, and {n} were asked for: see --prompts")
+            raise DapdError(
+                f"{self.path} has {plural(len(rows), 'prompt')}, and {n} were asked for; give --prompts {len(rows)}"
+            )
         return [self._example(row, number) for number, row in enumerate(rows[:n], 1)]
 
     def _example(self, row: Row, number: int) -> Example:
@@ -54,9 +57,9 @@ class FileTask(Task):
         return Example(self.name, row["prompt"], answers[0], {"answers": answers, "match": match})
 
     def score(self, example: Example, text: str) -> float:
-        said = " ".join(text.split())
+        words = " ".join(text.split())
         answers = [" ".join(answer.split()) for answer in example.meta["answers"]]
-        return float(said in answers if example.meta["match"] == "exact" else any(one in said for one in answers))
+        return float(words in answers if example.meta["match"] == "exact" else any(one in words for one in answers))
 
     def draw(self, rng: random.Random) -> Example:
         raise DapdError(f"{self.path} is a list of prompts; none can be drawn")

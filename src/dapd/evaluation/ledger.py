@@ -78,12 +78,16 @@ class Ledger:
     def _where(self) -> str:
         return "this run" if self.run is None else str(self.run.folder)
 
+    @property
+    def _otherwise(self) -> str:
+        return "ask it in another run" if self.run is None else self.run.otherwise
+
     def _holds(self, job: Job[Any]) -> bool:
         record = self.held.get(job.key)
         if record is not None and record["digest"] != job.digest:
             raise DapdError(
                 f"{self._where}: what is kept for {job.key} answers another question: its text or its settings "
-                "changed since; choose another folder with --out"
+                f"changed since; {self._otherwise}"
             )
         return record is not None
 

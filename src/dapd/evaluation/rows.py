@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
-from dapd.files import parse_json
+from dapd.io.files import parse_json
 
 Row = dict[str, Any]
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from dapd.errors import DapdError
-from dapd.files import make_folder, parse_json, write_once, write_text, writing
+from dapd.io.files import make_folder, parse_json, write_once, write_text, writing
 
 RESULTS, SETUP, ENVIRONMENT = "results.jsonl", "setup.json", "environment.jsonl"
 
@@ -31,22 +31,25 @@ class Run:
     """One folder: `setup.json` (what must agree), `environment.jsonl` (a line per start), `results.jsonl`."""
 
     folder: Path
+    otherwise: str = "choose another folder with --out"
+    """What to do where the folder holds something else, as an error tells the user."""
 
     @classmethod
-    def open(cls, folder: Path, setup: Mapping[str, Any], what: str = "run") -> Run:
+    def open(cls, folder: Path, setup: Mapping[str, Any], what: str = "run", otherwise: str = otherwise) -> Run:
         """A new folder, or one that holds results of the same set-up; any other is refused, untouched."""
+        run = cls(folder, otherwise)
         setup = json.loads(json.dumps(dict(setup), default=str))
         make_folder(folder)
         where = folder / SETUP
         if where.is_file():
-            _check(where, setup, what)
+            run._check(where, setup, what)
         elif (folder / RESULTS).exists():
-            raise DapdError(f"{folder} holds results but no {SETUP}: choose another folder with --out")
+            raise DapdError(f"{folder} holds results but no {SETUP}: {otherwise}")
         else:
             write_once(where, json.dumps(setup, indent=1) + "\n")
             # Processes of one run start together: whoever came second must have asked for the same.
-            _check(where, setup, what)
-        return cls(folder)
+            run._check(where, setup, what)
+        return run
 
     def records(self) -> list[Record]:
         """The results so far. A last line that a kill cut short does not count; any other damage is an error."""
@@ -86,6 +89,16 @@ class Run:
             isinstance(content.get(k), type(v)) for k, v in default.items()
         )
         return content if same else default
+
+    def _check(self, where: Path, setup: Mapping[str, Any], what: str) -> None:
+        try:
+            before = parse_json(where.read_text(encoding="utf-8"))
+            differ = difference(before, setup)
+        except (ValueError, AttributeError):
+            raise DapdError(f"{where} is damaged; move the folder away or {self.otherwise}") from None
+        if differ:
+            said = ", ".join(differ)
+            raise DapdError(f"{self.folder} holds a {what} of another set-up ({said}); {self.otherwise}")
 
 
 def read_records(path: Path) -> list[Record]:
@@ -151,17 +164,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return ran[0].stdout.strip() + ("+changes" if ran[1].stdout.strip() else "")
-
-
-def _check(where: Path, setup: Mapping[str, Any], what: str) -> None:
-    try:
-        before = parse_json(where.read_text(encoding="utf-8"))
-        differ = difference(before, setup)
-    except (ValueError, AttributeError):
-        raise DapdError(f"{where} is damaged; move the folder away or choose another with --out") from None
-    if differ:
-        said = ", ".join(differ)
-        raise DapdError(f"{where.parent} holds a {what} of another set-up ({said}); choose another folder with --out")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dapd.evaluation.compare import Result
-from dapd.table import Table
+from dapd.io.table import Table
 
 NORMAL_95 = 1.959964
 """Standard deviations on either side of the mean that hold 95% of a normal distribution."""

@@ -47,7 +47,7 @@ class AttentionSum:
 
 
 BY_ROWS = 1 << 16
-"""From so many pairs of a row and a column on, a CPU works on a few rows at a time: what it computes for them stays in
+"""Pairs of a row and a column from which on a CPU works on a few rows at a time: what it computes for them stays in
 its cache until it is added up, and no head's whole matrix is ever in memory."""
 CACHED = 1 << 18
 """Scores that are worked on at once."""

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Options, decode
+from dapd.decoding.sampling import EosPolicy, Sampling
 from dapd.lab.tasks import Task
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.base import MaskedLM
-from dapd.sampling import EosPolicy, Sampling
 from dapd.strategies import TopK
 
 

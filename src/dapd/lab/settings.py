@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dapd.errors import DapdError, unknown
-from dapd.fields import read
+from dapd.io.fields import read
 
 MIXTURE = {
     "quiz": 38.0,

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapd.errors import DapdError, missing_extra
+from dapd.io.wording import listed
 from dapd.lab.tasks import TASKS
 from dapd.lab.tasks.base import PIECE, pieces
 from dapd.models.words import HEADER, HEADER_END, LLADA_CHAT, TURN_END
-from dapd.wording import listed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dapd.errors import DapdError
 
-Messages = Sequence[dict[str, str]]
+Message = dict[str, str]
+Messages = Sequence[Message]
 """Messages with a role (system, user, assistant) and a content, in their order."""
 
 
@@ -17,3 +19,28 @@ def check_messages(messages: Messages) -> None:
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or {"role", "content"} - message.keys():
             raise DapdError(f'message {number} is not of the form {{"role": ..., "content": ...}}')
+
+
+def read_prompt(value: Any, where: str) -> str | list[Message]:
+    """A prompt from what a file says: a text, an object with `prompt` or `messages`, or a list of messages."""
+    if isinstance(value, dict):
+        value = value.get("prompt") if value.get("messages") is None else value["messages"]
+    return value if isinstance(value, str) and value.strip() else read_conversation(value, where)
+
+
+def read_conversation(value: Any, where: str) -> list[Message]:
+    """Messages with a role and a content, or an error that says what they should be."""
+    fine = (
+        isinstance(value, list)
+        and value
+        and all(
+            isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+            for one in value
+        )
+    )
+    if not fine:
+        raise DapdError(
+            f'{where} is no prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message is '
+            f'{{"role": text, "content": text}}'
+        )
+    return [{"role": one["role"], "content": one["content"]} for one in value]

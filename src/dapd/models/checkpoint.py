@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.files import parse_json
+from dapd.io.files import parse_json
 
 INDEX = "model.safetensors.index.json"
 
@@ -47,6 +47,19 @@ class Stored:
     file: Path
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which of how many equal parts of a tensor a process holds."""
+
+    rank: int = 0
+    size: int = 1
+
+    def of(self, whole: Sequence[int], mine: Sequence[int]) -> tuple[slice, ...]:
+        """Where a part of shape `mine` lies in a tensor of shape `whole`: it is divided where it is shorter."""
+        starts = (0 if n == m else self.rank * -(-n // self.size) for n, m in zip(whole, mine, strict=True))
+        return tuple(slice(start, start + m) for start, m in zip(starts, mine, strict=True))
 
 
 WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
@@ -177,15 +190,32 @@ def check_weights(
 
 @torch.no_grad()
 def load_weights(
-    tensors: Mapping[str, Tensor], folder: Path, names: TensorNames, *, device: torch.device | str
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    names: TensorNames,
+    *,
+    device: torch.device | str,
+    part: Part | None = None,
 ) -> None:
-    """Fill `tensors` (by our names) from the files of `folder`, which `check_weights` has found to fit."""
+    """Fill `tensors` (by our names) from the files of `folder`, which `check_weights` has found to fit.
+
+    With a `part` they are but that part of what the files hold, and no more than that is read.
+    """
     places = {names.of(name): tensor for name, tensor in tensors.items()}
     for file in weight_files(folder):
         with _opened(file, str(device)) as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
                 if name in places:  # one at a time: beside the network no more than one tensor is in memory
-                    places[name].copy_(content.get_tensor(name))
+                    places[name].copy_(_read(content, name, places[name], part))
+
+
+def _read(content: Any, name: str, place: Tensor, part: Part | None) -> Tensor:
+    if part is None:
+        whole: Tensor = content.get_tensor(name)
+        return whole
+    stored = content.get_slice(name)
+    mine: Tensor = stored[part.of(stored.get_shape(), place.shape)]
+    return mine
 
 
 def _some(kind: str, names: list[str]) -> str:

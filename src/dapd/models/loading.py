@@ -6,15 +6,16 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dapd.errors import DapdError, first_line, missing_extra, unknown
 from dapd.models import dream, llada
 from dapd.models.base import Profile
 from dapd.models.checkpoint import (
+    Part,
     TensorNames,
     architectures_of,
     check_layers,
@@ -24,7 +25,10 @@ from dapd.models.checkpoint import (
     stored_tensors,
 )
 from dapd.models.devices import default_dtype
-from dapd.models.transformer import Transformer, TransformerConfig, unfused
+from dapd.models.transformer import Transformer, TransformerConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -119,35 +123,48 @@ def random(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     sharpness: float = 1.0,
+    mesh: DeviceMesh | None = None,
 ) -> Transformer:
     """A model of any shape with random weights; `sharpness` scales the head, so that confidences spread over 0..1."""
     if isinstance(shape, str):
         if shape not in SHAPES:
             raise unknown("shape", shape, SHAPES)
         shape = SHAPES[shape]
-    network = _allocated(_outline(shape), device, dtype)
+    network = _allocated(_outline(shape, mesh), device, dtype)
     generator = torch.Generator(device).manual_seed(seed)
-    # Part by part, and a tied head after its embedding: the numbers do not depend on what is fused.
-    weights = unfused(shape, dict(network.named_parameters(remove_duplicate=False)))
-    for name, weight in weights.items():
+    part = network.part or Part()
+    weights = network.held(tied_twice=True)
+    # Part by part, and a tied head after its embedding: the numbers do not depend on what is fused or divided.
+    for name, outline in _outline(shape).held(tied_twice=True).items():
         if "norm" in name:
-            nn.init.ones_(weight)
+            nn.init.ones_(weights[name])
         elif name.endswith("weight"):
             # Unit gain whatever the width: attention and predictions then vary from position to position.
-            std = 1.0 if name == "embed.weight" else weight.shape[1] ** -0.5
-            nn.init.normal_(weight, std=std, generator=generator)
-            bias = weights.get(name.removesuffix("weight") + "bias")
-            if bias is not None:
-                nn.init.normal_(bias, std=0.02, generator=generator)
+            std = 1.0 if name == "embed.weight" else outline.shape[1] ** -0.5
+            _draw(weights[name], outline.shape, part, std, generator)
+            bias = name.removesuffix("weight") + "bias"
+            if bias in weights:
+                _draw(weights[bias], outline.shape[:1], part, 0.02, generator)
     with torch.no_grad():
-        network.head.weight.mul_(sharpness)
+        weights["head.weight"].mul_(sharpness)
     return network.eval().requires_grad_(False)
 
 
-def _outline(shape: TransformerConfig) -> Transformer:
-    """A network without any numbers: its tensors have shapes and take no memory."""
+@torch.no_grad()
+def _draw(weight: Tensor, shape: torch.Size, part: Part, std: float, generator: torch.Generator) -> None:
+    """Fill a tensor with its part of a normal one of this shape."""
+    whole = torch.empty(shape, device=weight.device, dtype=weight.dtype).normal_(std=std, generator=generator)
+    weight.copy_(whole[part.of(shape, weight.shape)])
+
+
+def _outline(shape: TransformerConfig, mesh: DeviceMesh | None = None) -> Transformer:
+    """A network without any numbers: its tensors have shapes and take no memory. With a mesh, this process's part."""
     with torch.device("meta"):
-        return Transformer(shape)
+        if mesh is None:
+            return Transformer(shape)
+        from dapd.models.parallel import ShardedTransformer
+
+        return ShardedTransformer(shape, mesh)
 
 
 def _allocated(network: Transformer, device: torch.device | str, dtype: torch.dtype) -> Transformer:
@@ -207,8 +224,12 @@ def load_network(
     dtype: torch.dtype | None = None,
     mask_id: int | None = None,
     eot_id: int | None = None,
+    mesh: DeviceMesh | None = None,
 ) -> Transformer:
-    """The network of a checkpoint folder. dtype None: bf16 on an accelerator, fp32 on a CPU."""
+    """The network of a checkpoint folder. dtype None: bf16 on an accelerator, fp32 on a CPU.
+
+    With a mesh it is this process's part of the network, and no more than that is read.
+    """
     config = read_json(folder / "config.json")
     names = architectures_of(config, folder / "config.json")
     name = next((n for n in names if n in ARCHITECTURES), None)
@@ -222,10 +243,9 @@ def load_network(
     # What does not fit is found out from the headers of the files, before a network of that size is made.
     stored = stored_tensors(folder)
     check_layers(shape.n_layers, stored, folder)
-    outline = _outline(shape)
-    check_weights(unfused(shape, dict(outline.named_parameters())), stored, folder, architecture.names)
-    network = _allocated(outline, device, dtype or default_dtype(device))
-    load_weights(unfused(shape, dict(network.named_parameters())), folder, architecture.names, device=device)
+    check_weights(_outline(shape).held(), stored, folder, architecture.names)
+    network = _allocated(_outline(shape, mesh), device, dtype or default_dtype(device))
+    load_weights(network.held(), folder, architecture.names, device=device, part=network.part)
     return network.eval().requires_grad_(False)
 
 

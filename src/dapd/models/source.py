@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,9 @@ from dapd.models.loading import is_masked_lm, load_network, random, resolve
 from dapd.models.masked_lm import load_masked_lm
 from dapd.models.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from dapd.models.transformer import TransformerConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 ANY_TEXT = "lab:any-text"
 
@@ -39,23 +43,32 @@ def open_model(
     mask_id: int | None = None,
     eot_id: int | None = None,
     fp8: bool = False,
+    tensor_parallel: bool = False,
 ) -> LoadedModel:
     """The model that a name stands for; see `dapd.load`."""
     chosen = pick_device(device)
     name = str(source)
+    mesh = None
+    if tensor_parallel:
+        if fp8:
+            raise DapdError("fp8 layers cannot be divided among processes; give either fp8 or tensor parallelism")
+        from dapd.models.parallel import join  # DTensor takes half a second to import
+
+        mesh, chosen = join(chosen)
     if fp8:
         check_fp8(chosen, dtype)
         dtype = torch.bfloat16
     shown = f"{name} (fp8)" if fp8 else name  # an approximation is named as one
     if name.startswith("random:"):
-        model = random_model(name.removeprefix("random:"), device=chosen, dtype=dtype, fp8=fp8)
+        model = random_model(name.removeprefix("random:"), device=chosen, dtype=dtype, fp8=fp8, mesh=mesh)
         return LoadedModel(model.network, model.tokenizer, shown)
     folder = resolve("lab" if name == ANY_TEXT else source, revision)
     if is_masked_lm(folder):
-        if fp8:
-            raise DapdError(f"fp8 is for LLaDA and Dream models; {name} is a masked language model of transformers")
+        if fp8 or tensor_parallel:
+            what = "fp8" if fp8 else "tensor parallelism"
+            raise DapdError(f"{what} is for LLaDA and Dream models; {name} is a masked language model of transformers")
         return LoadedModel(*load_masked_lm(folder, device=chosen, dtype=dtype, mask_id=mask_id), name)
-    network = load_network(folder, device=chosen, dtype=dtype, mask_id=mask_id, eot_id=eot_id)
+    network = load_network(folder, device=chosen, dtype=dtype, mask_id=mask_id, eot_id=eot_id, mesh=mesh)
     network = to_fp8(network) if fp8 else network
     return LoadedModel(network, partial(load_tokenizer, folder, network.profile, lenient=name == ANY_TEXT), shown)
 
@@ -68,9 +81,12 @@ def random_model(
     seed: int = 0,
     sharpness: float = 8.0,
     fp8: bool = False,
+    mesh: DeviceMesh | None = None,
 ) -> LoadedModel:
     """A model with random weights that reads and writes bytes."""
     chosen = pick_device(device)
-    network = random(shape, device=chosen, dtype=dtype or default_dtype(chosen), seed=seed, sharpness=sharpness)
+    network = random(
+        shape, device=chosen, dtype=dtype or default_dtype(chosen), seed=seed, sharpness=sharpness, mesh=mesh
+    )
     name = f"random:{shape}" if isinstance(shape, str) else "random"
     return LoadedModel(to_fp8(network) if fp8 else network, ByteTokenizer(network.profile), name)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dapd.errors import DapdError, first_line, missing_extra
+from dapd.io.wording import listed
 from dapd.models.base import Profile
 from dapd.models.chat import Messages, check_messages
 from dapd.models.words import WordTokenizer
-from dapd.wording import listed
 
 
 class Tokenizer(Protocol):

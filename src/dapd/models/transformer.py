@@ -20,6 +20,7 @@ from dapd.kernels.rotary import rotated_heads
 from dapd.kernels.swiglu import swiglu
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
+from dapd.models.checkpoint import Part
 from dapd.models.columns import Span, as_tensor, take, width
 
 
@@ -75,7 +76,10 @@ class TransformerConfig:
 
 
 def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by a network's names -> the same by the names of the parts, as views: to fill one fills the network."""
+    """Tensors by a network's names -> the same by the names of the parts, as views: to fill one fills the network.
+
+    A tensor may also be an equal part of each of its parts.
+    """
     parts: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         *path, module, kind = name.split(".")
@@ -83,7 +87,8 @@ def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[st
         if sizes is None:
             parts[name] = tensor
             continue
-        for part, rows in zip(sizes, torch.split(tensor, list(sizes.values())), strict=True):
+        rows_of = [len(tensor) * size // sum(sizes.values()) for size in sizes.values()]
+        for part, rows in zip(sizes, torch.split(tensor, rows_of), strict=True):
             parts[".".join((*path, part, kind))] = rows
     return parts
 
@@ -216,6 +221,15 @@ class Transformer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
+
+    @property
+    def part(self) -> Part | None:
+        """Which part of its tensors is here; None: all of them are."""
+        return None
+
+    def held(self, *, tied_twice: bool = False) -> dict[str, Tensor]:
+        """The parameters that are here, by the names of their parts; a tied head is the embedding's second name."""
+        return unfused(self.config, dict(self.named_parameters(remove_duplicate=not tied_twice)))
 
     def forward(
         self,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
+from dapd.io.wording import listed
 from dapd.models.base import Profile
 from dapd.models.chat import Messages, check_messages
 from dapd.models.checkpoint import read_json
-from dapd.wording import listed
 
 HEADER, HEADER_END, TURN_END = "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
 

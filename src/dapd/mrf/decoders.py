@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dapd.decoding import Options, decode
+from dapd.decoding.sampling import Sampling
 from dapd.graph import edge_scores
 from dapd.mrf.adapter import ToyLM
 from dapd.mrf.data import broken_constraints, true_graph
-from dapd.sampling import Sampling
 from dapd.strategies import Dapd, EntropyBound, Klass, Needs, Observation, Strategy, Threshold, TopK
 
 Family = Literal[
@@ -61,7 +61,7 @@ class Contender:
 
 def contenders() -> list[Contender]:
     """Every decoder of the study, from its cautious settings to its bold ones."""
-    found = [
+    entries = [
         Contender("step by step", "confidence order", TopK()),
         Contender("step by step", "random order", TopK(order="random")),
         *(Contender("top-k", f"k = {k}", TopK(k)) for k in (2, 3, 4, 9)),
@@ -72,21 +72,21 @@ def contenders() -> list[Contender]:
     for layers, where in ((LAST_TWO, "last 2"), (ALL, "all layers")):
         for tau in (0.05, 0.15, 0.3, 0.5, 0.7, 0.9):
             base = Dapd(min(0.01, tau), tau, layers=layers)
-            found.append(Contender("DAPD Staged", f"tau {tau:g}, {where}", base))
-            found.append(Contender("DAPD Direct", f"tau {tau:g}, {where}", replace(base, shortcut="direct")))
-    return found + orders()
+            entries.append(Contender("DAPD Staged", f"tau {tau:g}, {where}", base))
+            entries.append(Contender("DAPD Direct", f"tau {tau:g}, {where}", replace(base, shortcut="direct")))
+    return entries + orders()
 
 
 def orders() -> list[Contender]:
     """The graph alone, at one threshold for all steps: scanned by degree times confidence, or by confidence."""
-    found = []
+    entries = []
     for order in ("degree", "confidence"):
         by = f"{order} order"
         for tau in (0.15, 0.3, 0.5, 0.7):
             plain = Dapd(tau, tau, shortcut="none", order=order, layers=LAST_TWO)
-            found.append(Contender("graph only", f"tau {tau:g}, last 2, {by}", plain))
-        found.append(Contender("true graph", by, TrueGraph(order=order)))
-    return found
+            entries.append(Contender("graph only", f"tau {tau:g}, last 2, {by}", plain))
+        entries.append(Contender("true graph", by, TrueGraph(order=order)))
+    return entries
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ def usable_selections(n_layers: int) -> list[str]:
 def evaluate(network: StackedRADD, budget: Budget, paths: Paths | None = None) -> Evaluation:
     """Sample and measure; `paths` that are already there are used."""
     if budget.exact:
-        found = judge(network)
-        by_model, losses = found.valid, found.loss
+        verdict = judge(network)
+        by_model, losses = verdict.valid, verdict.loss
     else:
         sampled = sample_sequences(network, budget.n_samples, budget.seed + 1)
         by_model, losses = valid(sampled).float().mean(1).tolist(), None

@@ -86,7 +86,7 @@ def chance_of_validity(log_p: Float[Tensor, "models contexts nine three"]) -> Fl
 
 
 def expected_loss(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
-    """The mean over sequences, over 1..9 masks and over the places of so many masks."""
+    """The mean over sequences, over 1..9 masks, and over all places that this number of masks can take."""
     known, device = contexts(), log_p.device
     completions = torch.cat([known.completions, torch.zeros(1, dtype=torch.long)])
     # Sequences that agree with the context and have this value here: the data's conditional, times `completions`.

@@ -88,9 +88,9 @@ def measure_steps(
         ranked = normalise(scores, "row_max") if row_max else scores
         # Row-max scores are directed, so both directions of a pair are judged; raw ones are symmetric.
         pairs = nodes.unsqueeze(-1) & nodes.unsqueeze(-2) & (upper | upper.mT if row_max else upper)
-        found = spread(auc(ranked, edge, pairs))
+        area = spread(auc(ranked, edge, pairs))
         reversed_ = spread(order_violations(scores, edge, nodes.unsqueeze(0)))
-        rows.append(Row(found, pooled_ratio(ranked, edge, pairs), reversed_))
+        rows.append(Row(area, pooled_ratio(ranked, edge, pairs), reversed_))
     return rows
 
 

@@ -120,6 +120,10 @@ class StackedRADD(nn.Module):
         self.register_buffer("table", torch.cat([fixed.sin(), fixed.cos()], dim=-1), persistent=False)
         self.run_block: Callable[..., Tensor] = transformer_block
 
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
     def absolute(self, batch: int) -> Tensor | float:
         """What is added to the embedding, for tokens flattened to [batch * n]."""
         match self.shape.positions:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from dapd.files import make_folder, write_text
+from dapd.io.files import make_folder, write_text
+from dapd.io.wording import plural
 from dapd.mrf.adapter import ToyLM
 from dapd.mrf.decoders import QUICK, Decoded, contenders, decode_with
 from dapd.mrf.evaluate import Budget, Evaluation, evaluate
@@ -21,7 +22,6 @@ from dapd.mrf.recipe import to_json
 from dapd.mrf.storage import Run, hardware
 from dapd.mrf.study import ScoreStudy, study_scores
 from dapd.mrf.tables import markdown
-from dapd.wording import plural
 
 
 @dataclass(frozen=True)

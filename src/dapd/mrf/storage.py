@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dapd.errors import DapdError
-from dapd.files import make_folder, parse_json, replacing, write_text
+from dapd.io.files import make_folder, parse_json, replacing, write_text
 from dapd.mrf.network import StackedRADD
 from dapd.mrf.recipe import Recipe, from_json, to_json
 

@@ -88,12 +88,12 @@ def cut_scores(paths: Paths, selection: str) -> list[Cut]:
 
 
 def study_heads(paths: Paths) -> Heads:
-    found = head_aucs(paths)
-    half = found.shape[1] // 2
-    judged, chosen = found[:, half:].nanmean(1).flatten(1), found[:, :half].nanmean(1)
+    areas = head_aucs(paths)
+    half = areas.shape[1] // 2
+    judged, chosen = areas[:, half:].nanmean(1).flatten(1), areas[:, :half].nanmean(1)
     best = chosen.flatten(1).argmax(1)
-    layers = (best // found.shape[-1]).bincount(minlength=found.shape[-2])
-    by_head = found.nanmean(1)
+    layers = (best // areas.shape[-1]).bincount(minlength=areas.shape[-2])
+    by_head = areas.nanmean(1)
     return Heads(
         median=float(by_head.flatten(1).median(1).values.mean()),
         worst=float(by_head.flatten(1).amin(1).mean()),

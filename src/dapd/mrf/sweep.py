@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dapd.errors import DapdError
-from dapd.files import make_folder, write_text
+from dapd.io.files import make_folder, write_text
 from dapd.mrf import storage
 from dapd.mrf.evaluate import Budget, evaluate
 from dapd.mrf.network import Positions, Shape, StackedRADD

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.mrf import paper
 from dapd.mrf.decoders import Decoded
 from dapd.mrf.evaluate import Evaluation
 from dapd.mrf.metrics import Measure, Row
 from dapd.mrf.study import ScoreStudy
-from dapd.table import Table
-from dapd.wording import plural
 
 MEASURES = ("auc", "ratio", "ovr")
 
@@ -51,21 +51,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def overall_table(evaluation: Evaluation) -> str:
-    found = next(iter(evaluation.selections.values())).overall
-    ours = ["here", *(f"{getattr(found, m).mean:.3f}" for m in MEASURES)]
+    overall = next(iter(evaluation.selections.values())).overall
+    ours = ["here", *(f"{getattr(overall, m).mean:.3f}" for m in MEASURES)]
     theirs = ["paper", *(f"{getattr(paper.OVERALL, m):.3f}" for m in MEASURES)]
-    between = ["deviation between models", *(f"{getattr(found, m).over_models:.3f}" for m in MEASURES)]
+    between = ["deviation between models", *(f"{getattr(overall, m).over_models:.3f}" for m in MEASURES)]
     return table(["", "AUC", "ratio", "OVR"], [ours, between, theirs])
 
 
 def step_table(evaluation: Evaluation) -> str:
     rows = []
     steps = next(iter(evaluation.selections.values())).steps
-    for number, (found, theirs) in enumerate(zip(steps, paper.STEPS, strict=True), 1):
+    for number, (step, theirs) in enumerate(zip(steps, paper.STEPS, strict=True), 1):
         assert theirs.spread is not None
         published = [f"{getattr(theirs, m):.3g} ± {s:.2f}" for m, s in zip(MEASURES, theirs.spread, strict=True)]
-        ours = [with_spread(getattr(found, m)) for m in MEASURES]
-        between = f"{found.auc.over_models:.3f}"
+        ours = [with_spread(getattr(step, m)) for m in MEASURES]
+        between = f"{step.auc.over_models:.3f}"
         rows.append([str(number), *interleave(ours, published), between])
     header = ["step", *interleave(["AUC", "ratio", "OVR"], ["paper"] * 3), "AUC between models"]
     return table(header, rows) + "\n± is the deviation over sampling paths of the mean over models, as in the paper.\n"
@@ -73,9 +73,9 @@ def step_table(evaluation: Evaluation) -> str:
 
 def layer_table(evaluation: Evaluation) -> str:
     rows = []
-    for name, found in evaluation.selections.items():
+    for name, selection in evaluation.selections.items():
         theirs = paper.LAYERS[name]
-        ours = [f"{getattr(found.overall, m).mean:.3f}" for m in MEASURES]
+        ours = [f"{getattr(selection.overall, m).mean:.3f}" for m in MEASURES]
         rows.append([name, *interleave(ours, [f"{getattr(theirs, m):.2f}" for m in MEASURES])])
     return table(["layers", *interleave(["AUC", "ratio", "OVR"], ["paper"] * 3)], rows)
 
@@ -83,9 +83,9 @@ def layer_table(evaluation: Evaluation) -> str:
 def pooled_table(scores: ScoreStudy) -> str:
     """By layer selection, and the OVR of each step."""
     rows = []
-    for name, found in scores.pooled.items():
-        theirs, ours = paper.LAYERS[name], found.overall
-        by_step = [f"{step.ovr.mean:.2f}" for step in found.steps]
+    for name, selection in scores.pooled.items():
+        theirs, ours = paper.LAYERS[name], selection.overall
+        by_step = [f"{step.ovr.mean:.2f}" for step in selection.steps]
         rows.append([name, f"{ours.auc.mean:.3f}", f"{ours.ovr.mean:.3f}", f"{theirs.ovr:.2f}", *by_step])
     published = ["paper, last 2", f"{paper.OVERALL.auc:.3f}", "", f"{paper.OVERALL.ovr:.2f}"]
     published += [f"{step.ovr:.2f}" for step in paper.STEPS]
@@ -94,10 +94,10 @@ def pooled_table(scores: ScoreStudy) -> str:
 
 def row_max_table(evaluation: Evaluation, scores: ScoreStudy) -> str:
     rows = []
-    for name, found in scores.row_max.items():
+    for name, selection in scores.row_max.items():
         raw: Row = evaluation.selections[name].overall
         rows.append([f"{name}, raw", f"{raw.auc.mean:.3f}", f"{raw.ratio.mean:.2f}"])
-        rows.append([f"{name}, row-max", f"{found.overall.auc.mean:.3f}", f"{found.overall.ratio.mean:.2f}"])
+        rows.append([f"{name}, row-max", f"{selection.overall.auc.mean:.3f}", f"{selection.overall.ratio.mean:.2f}"])
     return table(["layers", "AUC", "ratio"], rows)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dapd.decoding.graphs import capture
 from dapd.errors import DapdError, first_line
-from dapd.files import alone_in, replacing
+from dapd.io.files import alone_in, replacing
 from dapd.mrf import storage
 from dapd.mrf.data import LENGTH, MASK_ID, N_FREE, N_VALUES, all_sequences, draw_sequences
 from dapd.mrf.network import StackedRADD, initialise, transformer_block

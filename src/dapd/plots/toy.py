@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dapd.errors import DapdError
-from dapd.files import parse_json
+from dapd.io.files import parse_json
 from dapd.mrf import paper
 from dapd.mrf.decoders import Decoded
 from dapd.mrf.paths import Paths, sample_paths

@@ -20,8 +20,8 @@ logger = logging.getLogger("dapd.server")
 HEAD_START = 10.0
 """Seconds that the shortest text may overtake the longest one in the queue: short ones go first, none starves."""
 LONG_SHARE = 4
-"""A text is long if its canvas is longer than one in so many parts of the longest possible canvas, and one in so many
-places is kept free of long texts."""
+"""4 means a quarter: a text is long if its canvas is longer than a quarter of the longest possible one, and a quarter
+of the places is kept free of long texts."""
 
 
 class BusyError(DapdError):

@@ -11,9 +11,9 @@ from typing import Any
 
 from dapd.decoding import Constraint, Options, Reuse
 from dapd.decoding.row import Row
+from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError
 from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
-from dapd.sampling import Sampling
 from dapd.server.config import Limits
 from dapd.server.jobs import Work
 from dapd.server.mistakes import MistakeError

@@ -177,7 +177,7 @@ class CompletionRequest(Answering):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.echo and self.logprobs is not None:
-            raise PydanticCustomError("echo", "logprobs are of generated tokens; they cannot be had with echo")
+            raise PydanticCustomError("echo", "logprobs are of generated tokens alone; leave out echo")
         return self
 
 

@@ -31,7 +31,7 @@ LateRule = Literal["union", "switch", "filter"]
 
 @dataclass(frozen=True)
 class Dapd(Strategy):
-    """Welsh-Powell on the attention graph of the masked positions.
+    """Commit positions of which no two depend on each other by the model's attention, as many as fit (Welsh-Powell).
 
     s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; a taken j keeps candidate i out if s_ij / max_k s_ik > tau.
     By falling d_i * confidence_i, take every position that has an edge to none taken so far. tau rises linearly with

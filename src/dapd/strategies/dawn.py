@@ -26,7 +26,9 @@ Reading = Literal["program", "paper"]
 
 @dataclass(frozen=True)
 class Dawn(Strategy):
-    """Commit three groups, and the best position if all are empty.
+    """Commit the confident, what hangs on a sure token, and some of the rest that are not tied to each other.
+
+    If all three groups are empty, the best position is committed.
 
     U1: confidence >= confident. U2: confidence >= induce, and an edge to an anchor: a decided position, up to the end
     of the block, of which the model is sure (>= confident). U3: of the rest with confidence >= low and not tied to what

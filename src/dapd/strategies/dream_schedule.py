@@ -29,8 +29,9 @@ LONGEST_SCHEDULE = 1 << 16
 
 @dataclass(frozen=True)
 class DreamSchedule(Strategy):
-    """At step i of S the noise falls from t to s; floor(m (1 - s/t)) of m masks are committed, at the last step all.
+    """Commit the best positions, as many a step as Dream's schedule of the noise says.
 
+    At step i of S the noise falls from t to s: floor(m (1 - s/t)) of m masks are committed, at the last step all.
     The first steps may commit nothing: with S = m that is Dream's own behaviour.
     """
 

@@ -14,7 +14,10 @@ from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_
 
 @dataclass(frozen=True)
 class EntropyBound(Strategy):
-    """Commit the first n with  sum_{l <= n} H_l - max_{l <= n} H_l <= gamma,  at least one."""
+    """Commit the best positions while their entropies, without the largest, add up to at most gamma; at least one.
+
+    The first n with sum_{l <= n} H_l - max_{l <= n} H_l <= gamma.
+    """
 
     gamma: float = 0.1
     """Largest joint entropy, in nats, that positions taken together may add to the largest one of them."""

@@ -13,7 +13,10 @@ from dapd.strategies.base import Needs, Observation, Selection, Strategy
 
 @dataclass(frozen=True)
 class Factor(Strategy):
-    """By falling confidence c_1 >= c_2 ..., commit the ranks before the first n > 1 with c_n < 1 - factor / (n + 1)."""
+    """Commit the best positions; the more there are, the more confidence each needs.
+
+    By falling confidence c_1 >= c_2 ..., the ranks before the first n > 1 with c_n < 1 - factor / (n + 1).
+    """
 
     factor: float = 1.0
     """The larger it is, the less confidence suffices to take several positions."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
-from dapd.files import write_bytes
+from dapd.io.files import write_bytes
 from dapd.plots.palette import colour, family, labels
 from dapd.plots.soundness import check_traces
 from dapd.trace import Trace

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dapd.errors import DapdError
-from dapd.files import make_folder
+from dapd.io.files import make_folder
 from dapd.plots.decoding import heatmap, segments, trajectory
 from dapd.plots.figure import has_matplotlib
 from dapd.trace import Trace

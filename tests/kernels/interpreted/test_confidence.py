@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dapd import kernels
+from dapd.decoding.sampling import Sampling, choose
 from dapd.kernels import confidence
 from dapd.models import Profile
-from dapd.sampling import Sampling, choose
 
 DTYPES = [
     (torch.float32, torch.float32),

@@ -188,8 +188,8 @@ class HarnessLM(LM):  # type: ignore[misc]
 
     def _answer(self, ready: Ready, completion: Completion) -> str:
         """What is scored of a completion."""
-        asked = self.options.fenced_code
-        wanted = self.prompter.chat != "none" if asked is None else asked
+        option = self.options.fenced_code
+        wanted = self.prompter.chat != "none" if option is None else option
         # Only the task that begins the function in the prompt; its variants for chats begin the block themselves.
         block = fenced(completion.text) if wanted and ready.job.key[0] == "humaneval" else None
         return cut(completion.text, ready.until) if block is None else block
@@ -203,16 +203,12 @@ class HarnessLM(LM):  # type: ignore[misc]
         return sum(i != eos for i in ids)
 
     def _likelihoods(self, jobs: list[Job[Any]]) -> Iterator[Record]:
-        for job in jobs:
-            began = time.perf_counter()
-            value, nfe, tokens = 0.0, 0, 0
-            for number, (before, after) in enumerate(self._pieces(job)):
-                seed = self.seed_of(job.key) + number
-                value += log_likelihood(self.model.network, before, after, self.options.mc_samples, seed)
-                nfe, tokens = nfe + self.options.mc_samples, tokens + len(after)
-            seconds = round(time.perf_counter() - began, 6)
-            costs = {"nfe": nfe, "tokens": tokens, "seconds": seconds}
-            yield _head(job, "likelihood") | {"logprob": value, "greedy": False} | costs
+        samples = self.options.mc_samples
+        asked = [Weighed(self._pieces(job), samples, self.seed_of(job.key)) for job in jobs]
+        for number, (value, seconds) in self.model.each(weigh, asked):
+            pieces = asked[number].pieces
+            costs = {"nfe": samples * len(pieces), "tokens": sum(len(after) for _, after in pieces), "seconds": seconds}
+            yield _head(jobs[number], "likelihood") | {"logprob": value, "greedy": False} | costs
 
     def _pieces(self, job: Job[Any]) -> list[tuple[list[int], list[int]]]:
         """Context and continuation of a request; a text alone is cut into pieces that fit the model."""
@@ -227,6 +223,26 @@ class HarnessLM(LM):  # type: ignore[misc]
                 "give fewer examples (--shots)"
             )
         return [(before, after)]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A text whose likelihood is asked for, in pieces that fit the model."""
+
+    pieces: list[tuple[list[int], list[int]]]
+    """Context and continuation of each."""
+    samples: int
+    seed: int
+
+
+def weigh(model: DiffusionLM, asked: Weighed) -> tuple[float, float]:
+    """The log-likelihood of a text, and the seconds that it took."""
+    began = time.perf_counter()
+    values = [
+        log_likelihood(model.network, before, after, asked.samples, asked.seed + number)
+        for number, (before, after) in enumerate(asked.pieces)
+    ]
+    return sum(values, 0.0), round(time.perf_counter() - began, 6)
 
 
 def _head(job: Job[Any], kind: str) -> Record:

@@ -81,10 +81,10 @@ class GoldModel(DiffusionLM):
     def answer(self, prompt: list[int]) -> Completion:
         """The completion of a prompt: the answer whose end of the prompt is the longest that fits."""
         text = self.tokenizer.decode(prompt).rstrip()
-        found = [end for end in self.answers if text.endswith(end)]
-        if not found:
+        ends = [end for end in self.answers if text.endswith(end)]
+        if not ends:
             raise DapdError(f"no gold answer to a prompt that ends in {text[-60:]!r}")
-        ids = [*self.tokenizer.encode(self.answers[max(found, key=len)]), self.network.profile.eos_id]
+        ids = [*self.tokenizer.encode(self.answers[max(ends, key=len)]), self.network.profile.eos_id]
         slots = list(range(len(prompt), len(prompt) + len(ids)))
         trace = Trace([*prompt, *[self.network.profile.mask_id] * len(ids)], slots, 256, 257, start=len(prompt))
         trace.steps.append(Record(1, slots, ids, [1.0] * len(ids), 0, 1, 0.0))

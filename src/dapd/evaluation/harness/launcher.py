@@ -14,8 +14,8 @@ from dapd.evaluation.harness.options import EvalOptions, configured
 from dapd.evaluation.harness.run import setup
 from dapd.evaluation.runs import Run
 from dapd.evaluation.world import World, local_device
-from dapd.generation import load
 from dapd.models.devices import pick_dtype
+from dapd.own_models import load_named
 
 
 @register_model("dapd")
@@ -33,11 +33,11 @@ class DapdLM(HarnessLM):
         dtype: str | None = None,
         **more: Any,
     ) -> None:
-        asked = {key: more.pop(key, None) for key in ("batch_size", "max_batch_size", "device")}
+        harness = {key: more.pop(key, None) for key in ("batch_size", "max_batch_size", "device")}
         chosen, options = configured(
-            strategy, {key: str(value) for key, value in more.items()}, EvalOptions(batch=_batch(asked["batch_size"]))
+            strategy, {key: str(value) for key, value in more.items()}, EvalOptions(batch=_batch(harness["batch_size"]))
         )
-        model = load(pretrained, device=_device(asked["device"]), dtype=pick_dtype(dtype))
+        model = load_named(pretrained, device=_device(harness["device"]), dtype=pick_dtype(dtype))
         world = World.from_environment()
         run = None if out is None else Run.open(Path(out), setup(model, chosen, options))
         super().__init__(model, chosen, options, run, world)
@@ -50,8 +50,8 @@ def _batch(size: Any) -> int:
         raise DapdError(f"batch_size is {size!r}; it must be a whole number") from None
 
 
-def _device(asked: str | None) -> str | None:
+def _device(device: str | None) -> str | None:
     """lm-eval says cuda:0 where the user said nothing, in every process and where there is no GPU."""
-    if asked is None or (asked.startswith("cuda") and not torch.cuda.is_available()):
+    if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
         return None
-    return (local_device() or asked) if asked in ("cuda", "cuda:0") else asked
+    return (local_device() or device) if device in ("cuda", "cuda:0") else device

@@ -79,5 +79,5 @@ def fenced(text: str) -> str | None:
 
     A block that holds the whole function again replaces the one that the prompt begins.
     """
-    found = FENCE.search(text)
-    return None if found is None else "\n" + found.group(1)
+    block = FENCE.search(text)
+    return None if block is None else "\n" + block.group(1)

@@ -52,11 +52,11 @@ def evaluate(
         lm.prefix = lambda request: str(loaded[request.task_name].doc_to_prefix(request.doc) or "")
         lm.on_progress = on_progress
         if world.rank == 0:
-            found = _score(lm, loaded, options, run)
+            summaries = _score(lm, loaded, options, run)
         else:
-            found = []
+            summaries = []
             _contribute(lm, loaded, options)
-        return world.gather(found)
+        return world.gather(summaries)
 
 
 def setup(model: DiffusionLM, setting: Setting, options: EvalOptions) -> dict[str, Any]:
@@ -132,5 +132,5 @@ def _contribute(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions) -
         task.build_all_requests(limit=get_sample_size(task, options.limit), **_prompting(lm), **chat)
         for request in task.instances:
             requests[request.request_type] += [request] * request.repeats
-    for kind, asked in requests.items():
-        getattr(lm, kind)(asked)
+    for kind, instances in requests.items():
+        getattr(lm, kind)(instances)

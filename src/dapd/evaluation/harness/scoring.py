@@ -28,13 +28,13 @@ class Guard:
         self.line: Connection | None = None
 
     def __call__(self, doc: Any, results: Any) -> dict[str, Any]:
-        found = self._ask(doc, results)
-        if found is None:
+        scores = self._ask(doc, results)
+        if scores is None:
             self.timed_out.append(doc)
-            found = self._ask(doc, [_nothing(result) for result in results])
-        if found is None:
+            scores = self._ask(doc, [_nothing(result) for result in results])
+        if scores is None:
             raise DapdError(f"the scorer of {self.name} takes longer than {self.seconds:g} s even for an empty answer")
-        return found
+        return scores
 
     def close(self) -> None:
         if self.process is not None and self.line is not None:
@@ -50,14 +50,14 @@ class Guard:
             if not line.poll(self.seconds):
                 self.close()
                 return None
-            said = line.recv()
+            reply = line.recv()
         except EOFError:  # it ran out of memory, or something it loaded crashed
             self.close()
             return None
-        if isinstance(said, Exception):
-            raise DapdError(f"the scorer of {self.name} does not know what to do with a document or its answer: {said}")
-        found: dict[str, Any] = said
-        return found
+        if isinstance(reply, Exception):
+            raise DapdError(f"the scorer of {self.name} cannot read a document or its answer: {reply}")
+        scores: dict[str, Any] = reply
+        return scores
 
     def _start(self) -> Connection:
         # Forked, because tasks hold functions that cannot be sent to a new interpreter.

@@ -98,10 +98,10 @@ def _config(name: str, options: EvalOptions) -> dict[str, Any]:
         )
     try:
         with local_code_eval():
-            found: dict[str, Any] = load_yaml(path, resolve_func=True)
+            config: dict[str, Any] = load_yaml(path, resolve_func=True)
     except (ImportError, AssertionError) as error:
         raise DapdError(f"the task {name} cannot be loaded: {error}; pip install 'dapd[eval]'") from None
-    return found
+    return config
 
 
 def _file(name: str, data_dir: Path | None) -> Path:
@@ -143,8 +143,8 @@ def _build(name: str, config: dict[str, Any], options: EvalOptions) -> Any:
     except DapdError:
         raise
     except Exception as error:  # whatever the hub, its cache or the network came up with
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DapdError(f"cannot get the data of {name}: {said}; --data-dir reads them from a folder") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DapdError(f"cannot get the data of {name}: {reason}; --data-dir reads them from a folder") from error
     shots = task.get_config("num_fewshot")
     # lm-eval leaves tasks that are made for no examples as they are.
     task.set_config("num_fewshot", shots or 0 if options.shots is None or shots == 0 else options.shots)
@@ -155,7 +155,7 @@ def _build(name: str, config: dict[str, Any], options: EvalOptions) -> Any:
 def _splits(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     import datasets
 
-    return {split: datasets.Dataset.from_list(found) for split, found in rows.items()}
+    return {split: datasets.Dataset.from_list(part) for split, part in rows.items()}
 
 
 def main_metric(task: str, metrics: dict[str, float]) -> str:

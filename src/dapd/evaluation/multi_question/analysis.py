@@ -29,7 +29,7 @@ class Behaviour:
     segments: list[float]
     """Mean number of separate decided pieces at progress 0, 1/GRID, ..., 1."""
     segments_by_step: list[float]
-    """The same at step 1, 2, ..., over the samples that take so many steps."""
+    """The same at step 1, 2, ..., over the samples that take that many steps."""
     starts: list[float | None]
     """Mean position at which the answer to each question begins; None where no sample has its mark."""
 

@@ -80,12 +80,12 @@ def _from_hub() -> list[dict[str, Any]]:
     except ImportError:
         raise missing_extra("datasets", "eval", "fetching TriviaQA; or name a folder with --data-dir:") from None
     try:
-        found = load_dataset("mandarjoshi/trivia_qa", "unfiltered.nocontext", split="validation")
+        rows = load_dataset("mandarjoshi/trivia_qa", "unfiltered.nocontext", split="validation")
     except Exception as error:  # the hub client has no common base class for its failures
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DapdError(f"cannot get TriviaQA from the hub ({reason}); name a folder with --data-dir") from None
     return [
-        {"id": row["question_id"], "question": row["question"], "aliases": row["answer"]["aliases"]} for row in found
+        {"id": row["question_id"], "question": row["question"], "aliases": row["answer"]["aliases"]} for row in rows
     ]
 
 
@@ -106,9 +106,9 @@ def bundles(questions: Sequence[Question], n: int = BUNDLES, seed: int = SEED) -
 
 def ask(questions: Sequence[Question]) -> str:
     """The paper's prompt."""
-    asked = "\n".join(f"[{number}] {question.text}" for number, question in enumerate(questions, 1))
+    listed = "\n".join(f"[{number}] {question.text}" for number, question in enumerate(questions, 1))
     marks = ", ".join(f"[{number}]" for number in range(1, len(questions) + 1))
-    return PROMPT.format(n=len(questions), marks=marks, questions=asked).strip()
+    return PROMPT.format(n=len(questions), marks=marks, questions=listed).strip()
 
 
 PROMPT = """\

@@ -9,13 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dapd.evaluation.decoding import Asked, Plan, decode_all, mean
+from dapd.evaluation.decoding import Plan, Query, decode_all, mean
 from dapd.evaluation.multi_question.analysis import Behaviour, behaviour, observe
 from dapd.evaluation.multi_question.questions import PER_BUNDLE, Bundle
 from dapd.evaluation.multi_question.scoring import score
 from dapd.evaluation.runs import Record, Run
-from dapd.files import make_folder
 from dapd.generation import Completion, DiffusionLM
+from dapd.io.files import make_folder
 from dapd.settings import Setting, describe
 from dapd.strategies import Dapd, EntropyBound, Klass, Threshold, TopK
 from dapd.trace import write_traces
@@ -66,13 +66,13 @@ def evaluate(
     run = Run.open(out, {"bench": "multi-question", **plan.setup(model)}, "multi-question run")
     shown = {bundle.key: number for number, bundle in enumerate(bundles[:PICTURED])}
 
-    def keep(asked: Asked, done: Completion) -> Record:
-        if asked.key in shown:
+    def keep(query: Query, done: Completion) -> Record:
+        if query.key in shown:
             make_folder(out / TRACES)
-            write_traces(out / TRACES / f"{shown[asked.key]}.jsonl", [done.trace])
+            write_traces(out / TRACES / f"{shown[query.key]}.jsonl", [done.trace])
         return observe(model, done, PER_BUNDLE)
 
-    return decode_all(model, plan, [Asked(b.key, b.messages()) for b in bundles], run, keep, progress)
+    return decode_all(model, plan, [Query(b.key, b.messages()) for b in bundles], run, keep, progress)
 
 
 def summarise(bundles: Sequence[Bundle], records: Sequence[Record], plan: Plan, out: Path) -> MethodResult:

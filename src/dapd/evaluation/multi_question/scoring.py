@@ -19,9 +19,9 @@ def segments(text: str, n: int) -> list[str]:
     starts: list[tuple[int, int] | None] = []
     at = 0
     for number in range(1, n + 1):
-        found = text.find(f"[{number}]", at)
-        starts.append(None if found < 0 else (found, found + len(f"[{number}]")))
-        at = found + 1 if found >= 0 else at
+        mark = text.find(f"[{number}]", at)
+        starts.append(None if mark < 0 else (mark, mark + len(f"[{number}]")))
+        at = mark + 1 if mark >= 0 else at
     out = []
     for place, start in enumerate(starts):
         if start is None:
@@ -36,9 +36,9 @@ def answer_of(segment: str) -> str:
     """What follows the last "Therefore, the answer is", else the last "The answer is", else all of the segment."""
     # Not segment.lower(): some letters change their length, and places would no longer agree.
     for phrase in PHRASES:
-        found = list(re.finditer(re.escape(phrase), segment, re.I))
-        if found:
-            return segment[found[-1].end() :]
+        matches = list(re.finditer(re.escape(phrase), segment, re.I))
+        if matches:
+            return segment[matches[-1].end() :]
     return segment
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from dapd.errors import DapdError
 from dapd.evaluation.decoding import mean
@@ -16,9 +17,7 @@ from dapd.settings import PAPER, Setting
 def parallelbench(study: Study) -> Report:
     """Every method on the four groups; a group's score and steps are the means of its tasks'."""
     study.only_llada("parallelbench")
-    wanted = [(m, g) for m in numbers.PARALLELBENCH for g in GROUPS if study.scope.wants(m, g)]
-    if not wanted:
-        raise DapdError(f"nothing is left of the table with --only {','.join(study.scope.only)}")
+    wanted = study.chosen(product(numbers.PARALLELBENCH, GROUPS))
     folder = study.data("parallelbench")
     if folder is None:
         raise DapdError("ParallelBench cannot be fetched: name the folder of its released files with --data-dir")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dapd.decoding import Options
+from dapd.decoding.sampling import Sampling
 from dapd.evaluation.paper import numbers
-from dapd.sampling import Sampling
 from dapd.settings import PAPER, Setting, fields_of
 
 LENGTH = 256
@@ -65,11 +65,11 @@ def eos(family: str) -> Iterator[Cell]:
     for method, settings in numbers.EOS.items():
         for name, points in settings.items():
             for task, (accuracy, steps) in zip(numbers.TASKS, points, strict=True):
-                found = PAPER[f"{method}@{family}/{task}"]
+                setting = PAPER[f"{method}@{family}/{task}"]
                 yield Cell(
                     method,
                     task,
-                    dataclasses.replace(found, n_blocks=4 if name == "4 blocks" else 1),
+                    dataclasses.replace(setting, n_blocks=4 if name == "4 blocks" else 1),
                     name=f"{numbers.TITLES[method]}, {name}",
                     eos=suppression(task) if "EOS-Inf" in name else "none",
                     published={"accuracy": accuracy, "steps": steps},

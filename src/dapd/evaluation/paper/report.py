@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapd.table import Table
+from dapd.io.table import Table
 
-MEASURES = {"accuracy": "acc. %", "score": "score %", "steps": "steps", "tps": "TPS"}
+MEASURES = {"accuracy": "acc. %", "score": "score %", "steps": "steps", "speedup": "speedup", "tps": "TPS"}
+
+DIGITS = {"speedup": 2}
+"""Decimals of our numbers, where they are not one."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,11 @@ class Report:
 
 
 def _pair(line: Line, name: str) -> tuple[str, str]:
-    return (shown(line.ours[name]) if name in line.ours else "", _number(line.published.get(name)))
+    return (shown(line.ours[name], DIGITS.get(name, 1)) if name in line.ours else "", _number(line.published.get(name)))
 
 
-def shown(value: float | None) -> str:
-    return "not scored" if value is None else f"{value:.1f}"
+def shown(value: float | None, digits: int = 1) -> str:
+    return "not scored" if value is None else f"{value:.{digits}f}"
 
 
 def _number(value: float | None) -> str:

@@ -15,8 +15,8 @@ from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH, Cell
 from dapd.evaluation.parallelbench import GROUPS
 from dapd.evaluation.world import World
-from dapd.files import make_folder, write_text
 from dapd.generation import DiffusionLM
+from dapd.io.files import make_folder, write_text
 from dapd.settings import Setting
 
 METHODS = ("original", "fast-dllm", "eb-sampler", "klass", "dapd-staged", "dapd-direct")
@@ -104,10 +104,18 @@ class Study:
 
     def cells(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that are asked for, at the length that is asked for."""
-        found = [replace(c, length=self.scope.scaled(c.length)) for c in cells if self.scope.wants(c.method, c.task)]
-        if not found:
-            raise DapdError(f"nothing is left of the table with --only {','.join(self.scope.only)}")
-        return found
+        every = list(cells)
+        chosen = self.chosen((cell.method, cell.task) for cell in every)
+        return [replace(c, length=self.scope.scaled(c.length)) for c in every if (c.method, c.task) in chosen]
+
+    def chosen(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The pairs of method and task that are asked for, of those that a table has."""
+        every = list(pairs)
+        wanted = [(method, task) for method, task in every if self.scope.wants(method, task)]
+        if not wanted:
+            there = ", ".join(dict.fromkeys(name for side in zip(*every, strict=True) for name in side))
+            raise DapdError(f"nothing is left of the table with --only {','.join(self.scope.only)}; it has {there}")
+        return wanted
 
     def harness(self, cell: Cell) -> EvalOptions:
         return EvalOptions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dapd.errors import unknown
+from dapd.errors import DapdError, unknown
 from dapd.evaluation.harness.run import evaluate
 from dapd.evaluation.paper import cells, numbers
 from dapd.evaluation.paper.bench import parallelbench
@@ -13,7 +13,7 @@ from dapd.evaluation.paper.multi import multi
 from dapd.evaluation.paper.report import MEASURES, Line, Report
 from dapd.evaluation.paper.study import Study, write_json
 from dapd.evaluation.paper.tau_min import tau_min
-from dapd.files import write_text
+from dapd.io.files import write_text
 from dapd.mrf import report as mrf
 from dapd.mrf.storage import SHIPPED, load_run
 
@@ -22,10 +22,10 @@ def lm_eval(study: Study, *, table: str) -> Report:
     """One of the tables made of lm-eval's tasks; cells that another table has decoded already are not decoded again."""
     if table != "main":
         study.only_llada(table)
-    asked = study.cells(cells.TABLES[table](study.family))
+    chosen = study.cells(cells.TABLES[table](study.family))
     lines = []
-    for number, cell in enumerate(asked, 1):
-        study.tell(f"{table} {number}/{len(asked)}: {cell.row} on {cell.column}")
+    for number, cell in enumerate(chosen, 1):
+        study.tell(f"{table} {number}/{len(chosen)}: {cell.row} on {cell.column}")
         lines.append(_line(study, cell))
     return Report(table, numbers.LABELS[table], tuple(lines), (*study.notes(), *_notes(table)))
 
@@ -33,16 +33,16 @@ def lm_eval(study: Study, *, table: str) -> Report:
 def _line(study: Study, cell: cells.Cell) -> Line:
     name = cells.HARNESS.get(cell.task, cell.task)
     options, folder = study.harness(cell), study.folder(cell.key)
-    found = evaluate(study.model, cell.setting, [name], options, folder, study.progress)[0]
-    ours = {"accuracy": found.accuracy, "steps": found.nfe, "tps": found.tps}
+    summary = evaluate(study.model, cell.setting, [name], options, folder, study.progress)[0]
+    ours = {"accuracy": summary.accuracy, "steps": summary.nfe, "tps": summary.tps}
     extra = {
         **{MEASURES[name]: value for name, value in ours.items() if name not in cell.published},
-        "tokens per pass": found.tokens_per_forward,
-        "TPS as Fast-dLLM counts": found.tps_fast_dllm,
-        "TPS with HumanEval's prompt": found.tps_fast_dllm_2025,
+        "tokens per pass": summary.tokens_per_forward,
+        "TPS as Fast-dLLM counts": summary.tps_fast_dllm,
+        "TPS with HumanEval's prompt": summary.tps_fast_dllm_2025,
     }
-    kept = {name: value for name, value in ours.items() if name in cell.published}
-    return Line(cell.row, cell.column, found.n, kept, cell.published, extra)
+    measures = {name: value for name, value in ours.items() if name in cell.published}
+    return Line(cell.row, cell.column, summary.n, measures, cell.published, extra)
 
 
 def _notes(table: str) -> list[str]:
@@ -62,9 +62,9 @@ def _notes(table: str) -> list[str]:
 def toy(study: Study) -> Report:
     """The Markov random field: the models that come with the package; a limit makes it quick."""
     options = mrf.ReportOptions() if study.scope.limit is None else mrf.QUICK_OPTIONS
-    found = mrf.build(load_run(SHIPPED, device=str(study.model.network.device)), options, tell=study.tell)
+    results = mrf.build(load_run(SHIPPED, device=str(study.model.network.device)), options, tell=study.tell)
     quick = () if study.scope.limit is None else ("A quick run, because of --limit: few paths and samples.",)
-    return Report("toy", numbers.LABELS["toy"], (), quick, found.to_markdown())
+    return Report("toy", numbers.LABELS["toy"], (), quick, results.to_markdown())
 
 
 TABLES: dict[str, Callable[[Study], Report]] = {
@@ -75,11 +75,16 @@ TABLES: dict[str, Callable[[Study], Report]] = {
     "toy": toy,
 }
 
+WHOLE = ("tau_min", "toy")
+"""Tables that have no parts."""
+
 
 def build(table: str, study: Study) -> Report:
     """Run a table, or what is left of it, and write it down as JSON and Markdown."""
     if table not in TABLES:
         raise unknown("table", table, TABLES)
+    if table in WHOLE and study.scope.only:
+        raise DapdError(f"the table {table} is run as a whole; leave out --only")
     report = TABLES[table](study)
     if study.is_first:
         write_json(study.file(table, ".json"), report.to_json())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from dapd.evaluation.decoding import Asked, decode_all
+from dapd.evaluation.decoding import Query, decode_all
 from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH
@@ -23,18 +23,18 @@ FIGURE = "tau_min_histogram"
 
 def tau_min(study: Study) -> Report:
     """The distribution of normalised mask-to-mask edge scores over whole decodings, on the multi-question prompts."""
-    asked, counter = ask_all(study), EdgeCounter(THRESHOLDS)
+    bundles, counter = ask_all(study), EdgeCounter(THRESHOLDS)
     plan = replace(study.plan(Setting(counter), LENGTH), batch=1)
     folder = study.folder(f"tau_min_{plan.length}")
     run = Run.open(folder, {"bench": "edge scores", "bins": BINS, **plan.setup(study.model)}, "count of edge scores")
 
-    def keep(one: Asked, done: Completion) -> Record:
+    def keep(one: Query, done: Completion) -> Record:
         counts, below = counter.counts.tolist(), counter.below.tolist()
         counter.clear()
         return {"counts": counts, "below": below}
 
-    study.tell(f"tau_min: {len(asked)} prompts, step by step")
-    prompts = [Asked(bundle.key, bundle.messages()) for bundle in asked]
+    study.tell(f"tau_min: {len(bundles)} prompts, step by step")
+    prompts = [Query(bundle.key, bundle.messages()) for bundle in bundles]
     records = decode_all(study.model, plan, prompts, run, keep, study.progress)
     counts = torch.tensor([record["counts"] for record in records]).sum(0)
     below = torch.tensor([record["below"] for record in records]).sum(0)

@@ -136,14 +136,14 @@ def _configs(path: Path) -> dict[str, Any]:
     except ImportError:
         raise missing_extra("pyyaml", "eval", "reading ParallelBench's task files") from None
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        configs = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DapdError(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DapdError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+    if not isinstance(configs, dict) or not all(isinstance(value, dict) for value in configs.values()):
         raise DapdError(f"{path} does not describe tasks: it must map names to settings")
-    return found
+    return configs
 
 
 def _samples(path: Path) -> tuple[Sample, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from dapd.errors import DapdError, missing_extra
 from dapd.evaluation.parallelbench.data import OPERATIONS
 from dapd.evaluation.runs import SETUP, Run
-from dapd.files import make_folder, write_text
+from dapd.io.files import make_folder, write_text
 from dapd.lab.tasks.grids import SIDE, Grid, grids
 
 FIRST = (
@@ -115,15 +115,15 @@ def listing(operation: str, size: int, rng: random.Random) -> dict[str, Any]:
     verb, _, where = operation.partition("_")
     index = rng.randrange(size + (verb == "insert"))
     done = _apply(verb, names, index, new, rng)
-    asked: dict[str, Any] = {"context": json.dumps(names)}
+    fields: dict[str, Any] = {"context": json.dumps(names)}
     if verb in ("insert", "replace"):
-        asked["word"] = new
+        fields["word"] = new
     if where == "index":
-        asked["index"] = index
+        fields["index"] = index
     answer: Any = json.dumps(done)
     if where == "random" or verb == "shuffle":
-        answer = {"input": names, "example": answer} | ({"word": new} if "word" in asked else {})
-    return {"input": asked, "answer": answer, "metadata": {"length": size}}
+        answer = {"input": names, "example": answer} | ({"word": new} if "word" in fields else {})
+    return {"input": fields, "answer": answer, "metadata": {"length": size}}
 
 
 def _apply(verb: str, names: list[str], index: int, new: str, rng: random.Random) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dapd.evaluation.decoding import Asked, Plan, decode_all, mean, tokens_per_second
+from dapd.evaluation.decoding import Plan, Query, decode_all, mean, tokens_per_second
 from dapd.evaluation.parallelbench.data import BenchTask, Sample, gold
 from dapd.evaluation.parallelbench.scoring import Parts, score
 from dapd.evaluation.parallelbench.text import Tools
@@ -36,9 +36,9 @@ def evaluate(
     progress: Callable[[int], None] = lambda n: None,
 ) -> list[Record]:
     """The completions of a task's samples; the folder may be one that a killed run left."""
-    asked = [Asked(sample.key, task.messages(sample)) for sample in task.samples[:limit]]
+    queries = [Query(sample.key, task.messages(sample)) for sample in task.samples[:limit]]
     run = Run.open(out, {"bench": "parallelbench", "task": task.name, **plan.setup(model)}, "ParallelBench run")
-    return decode_all(model, plan, asked, run, progress=progress)
+    return decode_all(model, plan, queries, run, progress=progress)
 
 
 def summarise(task: BenchTask, records: Sequence[Record], tools: Tools) -> TaskScore:

@@ -39,41 +39,41 @@ def parse_list_strictly(text: str) -> list[str] | None:
     return [item[1:-1] for item in items]
 
 
-def matches(found: list[str], answer: Answer) -> bool:
-    return found == parse_list(_text(answer))
+def matches(items: list[str], answer: Answer) -> bool:
+    return items == parse_list(_text(answer))
 
 
-def shuffled(found: list[str], answer: Answer) -> bool:
+def shuffled(items: list[str], answer: Answer) -> bool:
     before = _field(answer, "input")
-    return sorted(found) == sorted(before) and found != before
+    return sorted(items) == sorted(before) and items != before
 
 
-def inserted(found: list[str], answer: Answer) -> bool:
+def inserted(items: list[str], answer: Answer) -> bool:
     """The list, with the new word somewhere in it."""
     before, word = _field(answer, "input"), _field(answer, "word")
-    if word not in found:
+    if word not in items:
         return False
-    place = found.index(word)
-    return bool(found[:place] + found[place + 1 :] == before)
+    place = items.index(word)
+    return bool(items[:place] + items[place + 1 :] == before)
 
 
-def removed(found: list[str], answer: Answer) -> bool:
+def removed(items: list[str], answer: Answer) -> bool:
     """The list without one of its items, which must then be missing: of two that are the same, none can go."""
     before = _field(answer, "input")
-    missing = set(before) - set(found)
+    missing = set(before) - set(items)
     if len(missing) != 1:
         return False
     place = before.index(missing.pop())
-    return bool(found == before[:place] + before[place + 1 :])
+    return bool(items == before[:place] + before[place + 1 :])
 
 
-def replaced(found: list[str], answer: Answer) -> bool:
+def replaced(items: list[str], answer: Answer) -> bool:
     """The list with the new word in the place of one item."""
     before, word = _field(answer, "input"), _field(answer, "word")
-    if len(found) != len(before) or word not in found:
+    if len(items) != len(before) or word not in items:
         return False
-    place = found.index(word)
-    return found == [*before[:place], word, *before[place + 1 :]]
+    place = items.index(word)
+    return items == [*before[:place], word, *before[place + 1 :]]
 
 
 def _of_lists(right: Callable[[list[str], Answer], bool]) -> Callable[[str, Answer, Tools], Parts]:
@@ -110,9 +110,9 @@ def sudoku(text: str, answer: Answer, tools: Tools) -> Parts:
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     rows = [[int(digit) for digit in re.findall(r"\d", line)] for line in lines]
-    wanted = [[int(digit) for digit in row] for row in _text(answer).split()]
-    strict = all(re.fullmatch(r"\d+", line) for line in lines) and rows == wanted
-    return {"score": float([row for row in rows if len(row) == SIDE] == wanted), "strict": float(strict)}
+    solution = [[int(digit) for digit in row] for row in _text(answer).split()]
+    strict = all(re.fullmatch(r"\d+", line) for line in lines) and rows == solution
+    return {"score": float([row for row in rows if len(row) == SIDE] == solution), "strict": float(strict)}
 
 
 def words_to_sentence(text: str, answer: Answer, tools: Tools) -> Parts:

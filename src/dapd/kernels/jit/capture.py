@@ -14,7 +14,7 @@ from torch import Tensor
 from dapd.kernels import dependent_launch
 
 PROGRAMS = 128
-"""Heads are split until there are so many programs: about one for each multiprocessor of a large GPU."""
+"""Programs up to which heads are split: about one for each multiprocessor of a large GPU."""
 
 
 @triton.jit

@@ -37,7 +37,7 @@ def get(name: str) -> Task:
     task = TASKS.get(stem)
     if isinstance(task, Bundle) and number.isdecimal():
         return task.of(int(number))
-    raise unknown("task", name, [*TASKS, "quiz-1 ... quiz-8 (so many questions)"])
+    raise unknown("task", name, [*TASKS, "quiz-1 ... quiz-8 (1 to 8 questions)"])
 
 
 __all__ = ["TASKS", "Edge", "Example", "Split", "Task", "get", "pieces"]

@@ -20,7 +20,7 @@ class Bundle(Task):
     most: int
 
     def of(self, n_questions: int) -> Self:
-        """The same task with so many questions in every prompt."""
+        """The same task with a fixed number of questions in every prompt."""
         if not self.fewest <= n_questions <= self.most:
             missing = f"{self.name}-{n_questions}"
             raise DapdError(f"task {self.name} has {self.fewest} to {self.most} questions, so {missing} does not exist")

@@ -8,8 +8,19 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 
+from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, DiffusionLM
 from dapd.lab.tasks import TASKS, Task
 from dapd.lab.tasks.bundle import Bundle
+from dapd.models.source import ANY_TEXT
+
+LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
+
+
+def room_for(lm: DiffusionLM, prompt: object) -> int:
+    """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
+    needed = room(str(prompt)) if lm.name in LAB_NAMES else None
+    return DEFAULT_NEW_TOKENS if needed is None else needed
+
 
 SAMPLE = 50
 """Prompts of a task from which its frame is read."""
@@ -51,5 +62,5 @@ def _frames() -> dict[Task, Frame]:
 
 
 def _asking(task: Task, n_questions: int) -> Task:
-    """The task with so many questions in a prompt, where it may have as many."""
+    """The task with that number of questions in a prompt, where it may have as many."""
     return task.of(n_questions) if isinstance(task, Bundle) and task.fewest <= n_questions <= task.most else task

@@ -19,7 +19,7 @@ function even(top) {
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, i) => i * step);
 }
 
-const STEEP = 8; // a scale whose largest value is so many times the middle one is drawn by its logarithm
+const STEEP = 8; // how many times the middle value the largest must be for a logarithmic scale
 
 /** Whether one value would flatten all others. */
 function isSteep(values) {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dapd import kernels
 from dapd.errors import DapdError
-from dapd.fields import check_types
+from dapd.io.fields import check_types
 from dapd.models.base import Profile
 
 EosPolicy = Literal["none", "ban", "defer", "ban+defer"]
@@ -29,7 +29,7 @@ class Sampling:
     top_p: float | None = None
     """Keep the most likely tokens of this total probability, also at temperature 0 (it raises confidences)."""
     top_k: int | None = None
-    """Keep so many tokens, also at temperature 0."""
+    """Draw among this many of the likeliest tokens only, also at temperature 0."""
     tempered_confidence: bool = False
     """Take confidence from softmax(logits / temperature), as Dream does, not from the plain softmax, as LLaDA does."""
     eos: EosPolicy = "none"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dapd.errors import DapdError
-from dapd.files import check_writable, write_text
+from dapd.io.files import check_writable, write_text
 
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
@@ -48,9 +48,14 @@ class Table:
 
     def write(self, path: Path) -> Path:
         """Write the table in the form that the file's name asks for."""
-        check_table_file(path)
-        forms = {".csv": self.to_csv, ".tex": self.to_latex, ".md": self.to_markdown}
-        return write_text(path, forms[path.suffix.lower()]())
+        return write_tables(path, [self])
+
+
+def write_tables(path: Path, tables: Sequence[Table]) -> Path:
+    """Write one or several tables, one below the other, in the form that the file's name asks for."""
+    check_table_file(path)
+    forms = {".csv": Table.to_csv, ".tex": Table.to_latex, ".md": Table.to_markdown}
+    return write_text(path, "\n".join(map(forms[path.suffix.lower()], tables)))
 
 
 def check_table_file(path: Path) -> None:

@@ -1,0 +1,150 @@
+"""Strategies and models of the user's own, named on the command line as `module:name` or `path/to/file.py:name`.
+
+Only a command that the user types reads such names: they run code. `dapd.setting` and `dapd.load` do not know them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dapd.errors import DapdError, first_line, unknown
+from dapd.io.fields import read_as
+
+_PREFIX = "dapd_own_"
+
+
+def is_own(name: str) -> bool:
+    """Whether a name has the form of something of the user's own."""
+    module, colon, attribute = name.rpartition(":")
+    if name.endswith(".py"):  # a file alone: `find` says what is missing
+        return True
+    return bool(colon) and attribute.isidentifier() and (module.endswith(".py") or _is_module(module))
+
+
+def _is_module(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str, Any] | None = None) -> Any:
+    """What a name stands for: a class or a function is called, anything else is taken as it is.
+
+    `texts` are arguments as they stand on the command line, read as the function declares them. `offers` are values
+    that the function gets if it has parameters of these names.
+    """
+    thing = find(name)
+    if not _is_called(thing):
+        if texts:
+            raise DapdError(f"{name} is no function, so that {next(iter(texts))} cannot be set")
+        return thing
+    known = parameters(name)
+    arguments = {key: value for key, value in (offers or {}).items() if key in known}
+    for key, text in (texts or {}).items():
+        if key not in known:
+            raise unknown(f"argument of {name}", key, known)
+        arguments[key] = read_as(key, text, _hint(known[key]))
+    missing = [key for key, one in known.items() if one.default is one.empty and key not in arguments]
+    if missing:
+        raise DapdError(f"{name} cannot be called without {missing[0]!r}; give it a default")
+    try:
+        return thing(**arguments)
+    except DapdError:
+        raise
+    except Exception as error:
+        raise DapdError(f"{name} failed: {_account(error)}") from None
+
+
+def find(name: str) -> Any:
+    """The object that a name stands for."""
+    if name.endswith(".py"):
+        raise DapdError(f"{name} is a file; say what to take from it, as in {name}:NAME")
+    module, _, attribute = name.rpartition(":")
+    source = _from_file(Path(module)) if module.endswith(".py") else _from_path(module)
+    if not hasattr(source, attribute):
+        raise DapdError(f"{module} has no {attribute!r}")
+    return getattr(source, attribute)
+
+
+def _is_called(thing: object) -> bool:
+    return isinstance(thing, type) or inspect.isroutine(thing)
+
+
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    """What the class or the function of a name can be given; nothing where the name stands for another object."""
+    thing = find(name)
+    if not _is_called(thing):
+        return {}
+    try:
+        try:
+            signature = inspect.signature(thing, eval_str=True)
+        except NameError:  # a type that is imported for the type checker alone
+            signature = inspect.signature(thing)
+    except (TypeError, ValueError):
+        raise DapdError(f"{name} does not say which arguments it takes; wrap it in a function of your own") from None
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {key: one for key, one in signature.parameters.items() if one.kind not in several}
+
+
+def _hint(parameter: inspect.Parameter) -> Any:
+    """The type of an argument: as it is declared, else that of its default, else text."""
+    if parameter.annotation is not parameter.empty and not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    return str if parameter.default in (parameter.empty, None) else type(parameter.default)
+
+
+def files() -> list[Path]:
+    """The files of the user's own that were read so far."""
+    return [Path(str(module.__file__)) for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+
+
+def read_again(paths: list[Path]) -> None:
+    """Read what another process has read: its objects can be understood then."""
+    for path in paths:
+        _from_file(path)
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise DapdError(f"there is no file {path}")
+    # Registered under a name of its own: dataclasses look their module up, and a file may be called like a package.
+    # The name is the same in every process, so that objects travel between them.
+    name = f"{_PREFIX}{zlib.crc32(str(path.resolve()).encode(errors='surrogateescape')):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise DapdError(f"{path} cannot be imported: {_account(error)}") from None
+    return module
+
+
+def _from_path(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise DapdError(f"the module {name} cannot be imported: {_account(error)}") from None
+
+
+def _account(error: Exception) -> str:
+    """What went wrong in the user's code, and in which line of it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    ours = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
+    return f"{type(error).__name__}: {first_line(error)}{where}"

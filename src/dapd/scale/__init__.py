@@ -1,0 +1,1 @@
+"""More than one worker: many prompts offline, and evaluations, on several processes, GPUs or machines."""

@@ -1,0 +1,221 @@
+"""Workers on a Ray cluster. Ray places them, moves data and brings back what a node took with it; one process inside
+each worker decodes, as on one machine, so that a text that kills it is known and given up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dapd.errors import DapdError, first_line, missing_extra
+from dapd.models.devices import pick_device
+from dapd.scale.recipe import Recipe
+from dapd.scale.work import Ask, Call, Outcome
+from dapd.scale.workers import Processes, packed
+
+if TYPE_CHECKING:
+    from dapd.scale.team import Spread
+
+CPUS = 0.5
+"""What a worker asks for besides its GPU, or instead of one. Less than a whole: workers that hold every CPU would leave
+none for Ray's own tasks, and for a worker that has to move."""
+ROUNDS = 4
+"""Asks in a piece of work, for each place of a worker: within a piece, freed places are filled at once."""
+LOST = {"max_restarts": -1, "max_task_retries": -1}
+"""A worker that is lost with its node starts again elsewhere, and its piece of work with it, however often: while it is
+on its way, every call that cannot reach it counts as a try."""
+
+KNOCK_SECONDS = 10.0
+"""How long somebody may take to answer at a cluster's address."""
+QUIET = {"RAY_DATA_LOG_LEVEL": "ERROR", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+"""What keeps Ray from telling the user how it works."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that this process leads work on."""
+
+    spread: Spread
+    totals: dict[str, float]
+    """What all of its nodes have."""
+
+    def device(self, recipe: Recipe) -> str:
+        """The kind of device that workers run on."""
+        if recipe.device in (None, "auto"):
+            return "cuda" if self.totals.get("GPU") else "cpu"
+        return pick_device(recipe.device).type if recipe.device == "cpu" else "cuda"
+
+    def needs(self, recipe: Recipe) -> dict[str, float]:
+        """What Ray sets aside for a worker."""
+        return {"num_cpus": CPUS, "num_gpus": 1 if self.device(recipe) == "cuda" else 0}
+
+    def free(self) -> str:
+        """What of the cluster nobody holds, in words."""
+        import ray
+
+        free, kinds = ray.available_resources(), [kind for kind in ("CPU", "GPU") if self.totals.get(kind)]
+        return ", ".join(f"{free.get(kind, 0):g} of {self.totals[kind]:g} {kind}s" for kind in kinds) or "nothing"
+
+    def late(self) -> DapdError:
+        """What to say where nothing comes any more."""
+        return DapdError(
+            f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait "
+            "for what holds it, ask for fewer workers, or give a longer --patience; what was done is kept"
+        )
+
+
+@contextmanager
+def connected(spread: Spread) -> Iterator[Cluster]:
+    """A cluster for some work: one that is running, or one on this machine that ends with the work."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        raise missing_extra("ray", "ray", "work on a Ray cluster") from None
+    mine = not ray.is_initialized()
+    if mine:
+        _knock(spread.address)
+        try:
+            ray.init(
+                address=spread.address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({} if spread.address else {"include_dashboard": False}),
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise DapdError(f"no Ray cluster at {spread.address or 'this machine'}: {first_line(error)}") from None
+    try:
+        yield Cluster(spread, ray.cluster_resources())
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Refuse an address where nobody answers: Ray itself would try for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or "://" in host or not port.isdigit():
+        return  # a name of Ray's own, such as auto
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise DapdError(f"no Ray cluster at {address}: {first_line(error)}") from None
+
+
+class Seat:
+    """A worker's place in the cluster: an actor, with a process that decodes."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.processes = Processes(recipe, 1)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A piece of work as Ray Data hands it over, in columns."""
+        found = self.outcomes(list(zip(batch["number"].tolist(), batch["ask"].tolist(), strict=True)))
+        return {"number": [number for number, _ in found], "outcome": [pickle.dumps(value) for _, value in found]}
+
+    def outcomes(self, asks: Sequence[tuple[int, bytes]]) -> list[Outcome]:
+        """A piece of work; numbers are those of the whole."""
+        try:
+            found = list(self.processes.outcomes([ask for _, ask in asks]))
+        except DapdError as error:  # as a value it arrives as it is; Ray would wrap an exception in its own words
+            return [(number, error) for number, _ in asks]
+        return [(asks[place][0], value) for place, value in found]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Work that comes at once and goes through Ray Data."""
+
+    cluster: Cluster
+    recipe: Recipe
+
+    def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
+        """One outcome for every ask; where nothing comes for too long, an error instead of a wait without end."""
+        from ray.data.exceptions import ExecutionTimeoutError
+        from ray.exceptions import RayError
+
+        try:
+            for row in self._dataset(asks).iter_rows():
+                yield _checked((row["number"], pickle.loads(row["outcome"])))
+        except ExecutionTimeoutError:
+            raise self.cluster.late() from None
+        except RayError as error:
+            raise _given_up(error) from None
+
+    def _dataset(self, asks: Sequence[Ask | Call]) -> Any:
+        import ray.data
+
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_no_progress_timeout_s = self.cluster.spread.patience
+        n = self.cluster.spread.workers
+        piece = _piece(self.recipe, n, len(asks))
+        items = [{"number": number, "ask": packed(ask)} for number, ask in enumerate(asks)]
+        return ray.data.from_items(items, override_num_blocks=-(-len(items) // piece)).map_batches(
+            Seat,
+            fn_constructor_args=(self.recipe,),
+            batch_size=None,
+            compute=ray.data.ActorPoolStrategy(size=n),  # which restarts and retries as LOST says
+            **self.cluster.needs(self.recipe),
+        )
+
+
+class Actors:
+    """Work that comes in several calls, for workers that keep their model in between."""
+
+    def __init__(self, cluster: Cluster, recipe: Recipe) -> None:
+        import ray
+
+        self.cluster, self.recipe = cluster, recipe
+        seat = ray.remote(Seat).options(**cluster.needs(recipe), **LOST)
+        self.seats = [seat.remote(recipe) for _ in range(cluster.spread.workers)]
+
+    def __enter__(self) -> Actors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        for seat in self.seats:
+            ray.kill(seat)
+
+    def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
+        from ray.exceptions import RayError
+        from ray.util import ActorPool
+
+        numbered = [(number, packed(ask)) for number, ask in enumerate(asks)]
+        piece = _piece(self.recipe, len(self.seats), len(asks))
+        pool = ActorPool(self.seats)
+        for first in range(0, len(numbered), piece):
+            pool.submit(lambda seat, part: seat.outcomes.remote(part), numbered[first : first + piece])
+        while pool.has_next():
+            try:
+                found = pool.get_next_unordered(timeout=self.cluster.spread.patience)
+            except TimeoutError:
+                raise self.cluster.late() from None
+            except RayError as error:
+                raise _given_up(error) from None
+            yield from map(_checked, found)
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    """An outcome, unless it says that the worker cannot work at all."""
+    if isinstance(outcome[1], DapdError):
+        raise outcome[1]
+    return outcome
+
+
+def _given_up(error: Exception) -> DapdError:
+    cause = getattr(error, "cause", None)
+    return DapdError(f"the cluster gave the work up: {first_line(cause or error)}")
+
+
+def _piece(recipe: Recipe, workers: int, n_asks: int) -> int:
+    """Asks in a piece of work: enough to keep the places filled, few enough for every worker to have some."""
+    return max(1, min(ROUNDS * recipe.places, -(-n_asks // (ROUNDS * workers))))

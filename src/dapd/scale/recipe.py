@@ -1,0 +1,66 @@
+"""How a worker gets its model, in a form that travels."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dapd.errors import DapdError
+from dapd.evaluation.fingerprint import fingerprint
+from dapd.generation import DiffusionLM
+from dapd.io import own
+from dapd.models.devices import default_dtype
+from dapd.own_models import load_named
+from dapd.scale.work import Worker
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model by name, where it runs and how many texts share its passes."""
+
+    model: str
+    device: str | None = None
+    """None: a GPU if there is one."""
+    dtype: torch.dtype | None = None
+    fp8: bool = False
+    places: int = 16
+    """Texts that share a forward pass, at most."""
+    weights: str | None = None
+    """The digest that the weights must have; None: it is not known."""
+    own_files: tuple[Path, ...] = ()
+    """Files with strategies of the user's own."""
+    paths: tuple[str, ...] = ()
+    """Where modules of the user's own are looked for."""
+
+    def load(self) -> DiffusionLM:
+        return load_named(self.model, device=self.device, dtype=self.dtype, fp8=self.fp8)
+
+    def here(self, device: str) -> DiffusionLM:
+        """The model for the one who leads the workers, who run on that kind of device: the same weights in main memory.
+
+        It writes prompts as tokens and says which weights these are; it decodes nothing.
+        """
+        dtype = torch.bfloat16 if self.fp8 else self.dtype or default_dtype(device)
+        lm = load_named(self.model, device="cpu", dtype=dtype)
+        return DiffusionLM(lm.network, lambda: lm.tokenizer, name=f"{lm.name} (fp8)") if self.fp8 else lm
+
+    def for_workers_of(self, here: DiffusionLM) -> Recipe:
+        """The recipe as it travels: with what this process knows and another one must."""
+        # Quantised weights have another digest, and random ones other numbers on every kind of device.
+        certain = not self.fp8 and not self.model.startswith("random:")
+        return replace(
+            self,
+            weights=fingerprint(here) if certain else None,
+            own_files=tuple(path.resolve() for path in own.files()),
+            paths=tuple(path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))),
+        )
+
+    def worker(self) -> Worker:
+        """A worker with this model, in this process."""
+        lm = self.load()
+        if self.weights is not None and fingerprint(lm) != self.weights:
+            raise DapdError(f"the weights of {self.model} are others at this worker than where the job was started")
+        return Worker(lm, self.places)

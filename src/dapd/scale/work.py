@@ -1,0 +1,151 @@
+"""What a worker does: it takes texts that are asked for, and hands out what became of each, in any order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from dapd.canvas import Canvas
+from dapd.decoding import Decoder, Options
+from dapd.errors import DapdError, first_line
+from dapd.generation import Completion, DiffusionLM
+from dapd.strategies import Selects
+from dapd.trace import Recorder
+
+
+@dataclass(frozen=True)
+class Order:
+    """A text as a decoder takes it."""
+
+    canvas: Canvas
+    strategy: Selects
+    options: Options
+    """With a seed of the text's own: whoever decodes it, in whatever company, draws the same numbers."""
+
+    @property
+    def seed(self) -> int:
+        return self.options.seeds(1)[0]
+
+
+class Ask(Protocol):
+    """A text that is asked for, in the form in which it travels to a worker."""
+
+    def begin(self, lm: DiffusionLM) -> Order: ...
+
+    def end(self, lm: DiffusionLM, done: Completion) -> Any:
+        """What travels back."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A text whose order was made beforehand, and whose whole completion is wanted."""
+
+    order: Order
+
+    def begin(self, lm: DiffusionLM) -> Order:
+        return self.order
+
+    def end(self, lm: DiffusionLM, done: Completion) -> Completion:
+        return done
+
+
+@dataclass(frozen=True)
+class Call:
+    """Any other use of the model: a function that can be imported, and what it is given besides the model."""
+
+    function: Callable[[DiffusionLM, Any], Any]
+    item: Any
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no result."""
+
+    reason: str
+
+
+Outcome = tuple[int, Any]
+"""The number of an ask, and its result or its failure."""
+
+
+class Crew(Protocol):
+    """Whoever does the work: this process, several of them, or a cluster."""
+
+    def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
+        """One outcome for every ask, as they come."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text that is being decoded."""
+
+    ask: Ask
+    canvas: Canvas
+    recorder: Recorder
+
+
+class Worker:
+    """A model at work: texts are admitted at any time and leave when they are complete or have failed."""
+
+    def __init__(self, lm: DiffusionLM, places: int) -> None:
+        self.lm = lm
+        self.places = places
+        self.decoder = Decoder(lm.network, lm.recordings, places)
+        self.rows: dict[int, Row] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.rows)
+
+    def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
+        """One outcome for every ask; the next one takes the place of one that is complete."""
+        waiting = deque(enumerate(asks))
+        while waiting or self.busy:
+            while waiting and len(self.rows) < self.places:
+                yield from self.admit(*waiting.popleft())
+            yield from self.step()
+
+    def admit(self, number: int, ask: Ask | Call) -> list[Outcome]:
+        """Take in an ask; what needs no pass, or cannot be done at all, has its outcome at once."""
+        try:
+            if isinstance(ask, Call):
+                return [(number, ask.function(self.lm, ask.item))]
+            order = ask.begin(self.lm)
+            recorder = self.lm.recorder(order.canvas, order.strategy, order.options)
+            if not order.canvas.masked.any():
+                return [(number, ask.end(self.lm, self.lm.completion(order.canvas, recorder)))]
+            self.decoder.admit(order.canvas, order.strategy, order.options, name=number, seed=order.seed)
+            self.rows[number] = Row(ask, order.canvas, recorder)
+            return []
+        except Exception as error:
+            return [(number, _failure(error))]
+
+    def step(self) -> list[Outcome]:
+        """One pass for every text that has a place."""
+        outcomes: list[Outcome] = []
+        for step in self.decoder.step() if self.rows else ():
+            assert isinstance(step.row, int)
+            row = self.rows[step.row]
+            row.recorder.add(step)
+            if step.done:
+                del self.rows[step.row]
+                outcomes.append((step.row, row.ask.end(self.lm, self.lm.completion(row.canvas, row.recorder))))
+        for name, error in self.decoder.failures.items():
+            assert isinstance(name, int)
+            del self.rows[name]
+            outcomes.append((name, _failure(error)))
+        self.decoder.failures.clear()
+        return outcomes
+
+
+def _failure(error: Exception) -> Failure:
+    """What went wrong with one text. A device that is broken is not one text's fault: no further text would fare any
+    better, so it ends the worker instead."""
+    if isinstance(error, torch.AcceleratorError):
+        raise error
+    said = first_line(error)
+    return Failure(said if isinstance(error, DapdError) else f"{type(error).__name__}: {said}")

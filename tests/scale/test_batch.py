@@ -1,0 +1,170 @@
+"""Rows in, results out: what a row may say, what is refused, and what another start of a job finds done."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import dapd
+from dapd.errors import DapdError
+from dapd.io.files import alone_in
+from dapd.scale import files
+from dapd.scale.batch import COLUMNS, parts_of
+from scale.jobs import MODEL, batch, results, write_prompts
+
+MIXED = [
+    '{"id": "plain", "prompt": "Say hello"}',
+    '{"prompt": "And again", "max_new_tokens": 8, "seed": 3, "temperature": 0.5, "answer": 5}',
+    '"a text alone"',
+    "",
+    '{"id": 70, "template": "It is [MASK*3]."}',
+    '{"id": "answer", "template": "It is [MASK*3].", "prompt": "What?"}',
+]
+BAD = {
+    '{"id": "broken", ': "not JSON",
+    '{"id": "empty"}': "is no prompt",
+    '{"id": "long", "prompt": "x", "max_new_tokens": 5000}': "the canvas is 5001 tokens long",
+    '{"id": "words", "prompt": "x", "max_new_tokens": "many"}': "must be a whole number",
+    '{"id": "hot", "prompt": "x", "temperature": "hot"}': "temperature is 'hot'",
+    '{"id": "no masks", "template": "It is."}': "no [MASK]",
+    '{"id": ["a"], "prompt": "x"}': "id is ['a']",
+    '{"id": "half", "prompt": "\\ud800"}': "surrogates not allowed",
+    '[{"role": "user", "content": "x"}]': "no chat template",
+}
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", [*MIXED, *BAD])
+    done = batch(source, tmp_path / "out.jsonl")
+    assert done.exit_code == 0, done.output
+    assert "columns that mean nothing here: answer" in done.output
+    assert f"14 results, {len(BAD)} of them with an error" in " ".join(done.output.split())
+    found = results(tmp_path / "out.jsonl")
+    good, bad = found[:5], found[5:]
+    assert [one["id"] for one in good] == ["plain", 1, 2, 70, "answer"]
+    lm = dapd.load(MODEL, device="cpu")
+    alone = lm.generate("And again", max_new_tokens=8, early_stop=True, seed=3, temperature=0.5)
+    assert good[1] == {
+        "id": 1,
+        "text": alone.text,
+        "finish_reason": alone.finish_reason,
+        "passes": alone.nfe,
+        "tokens": alone.n_generated,
+    }
+    assert good[3]["text"] == lm.infill("It is [MASK*3].").text
+    assert good[4]["text"] == lm.infill("It is [MASK*3].", prompt="What?").text
+    for (line, reason), one in zip(BAD.items(), bad, strict=True):
+        assert one.keys() == {"id", "error"}, line
+        assert reason in one["error"], line
+
+
+def test_a_row_has_the_same_text_in_any_order_and_company(tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 12)
+    turned = write(tmp_path / "turned.jsonl", source.read_text().splitlines()[::-1])
+    assert batch(source, tmp_path / "one.jsonl").exit_code == 0
+    assert batch(turned, tmp_path / "two.jsonl", "--batch", "1").exit_code == 0
+    first = results(tmp_path / "one.jsonl")
+    assert results(tmp_path / "two.jsonl") == first[::-1]
+    assert batch(source, tmp_path / "three.jsonl", "--set", "seed=1").exit_code == 0
+    changed = [a["id"] for a, b in zip(first, results(tmp_path / "three.jsonl"), strict=True) if a != b]
+    assert changed == ["q0", "q5", "q10"], "the seed is for the rows that draw, and for all of them"
+
+
+def test_parquet_in_and_out(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    source = write(tmp_path / "in.jsonl", [*MIXED, '{"id": "bad"}'])
+    assert batch(source, tmp_path / "lines.jsonl").exit_code == 0
+    assert batch(source, tmp_path / "out.parquet").exit_code == 0
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert tuple(table.column_names) == COLUMNS
+    lines = results(tmp_path / "lines.jsonl")
+    stored = [{k: v for k, v in row.items() if k != "seconds" and v is not None} for row in table.to_pylist()]
+    assert stored == [{**line, "id": str(line["id"])} for line in lines], "numbers and texts in one column are texts"
+    rooms: dict[int, int | None] = {7: None, 9: 8}
+    rows = [{"id": number, "prompt": "a", "max_new_tokens": room} for number, room in rooms.items()]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
+    write(tmp_path / "same.jsonl", [json.dumps(row) for row in rows])
+    for name in ("in.parquet", "same.jsonl"):
+        assert batch(tmp_path / name, tmp_path / f"{name}.jsonl").exit_code == 0
+    assert results(tmp_path / "in.parquet.jsonl") == results(tmp_path / "same.jsonl.jsonl")
+    assert [one["id"] for one in results(tmp_path / "in.parquet.jsonl")] == [7, 9]
+
+
+def test_numbers_that_no_column_holds_are_written_as_texts(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet")
+    path = files.write(tmp_path / "out.parquet", [{"id": 2**70, "text": "a"}, {"id": 1, "text": "b"}], ("id", "text"))
+    assert files.read(path) == [{"id": str(2**70), "text": "a"}, {"id": "1", "text": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"id": "a", "prompt": "x"}', '{"prompt": "y"}', '{"id": "a", "prompt": "z"}'], "the id 'a' (rows 0, 2"),
+        (['{"id": 1, "prompt": "x"}', '{"prompt": "y"}'], "the id 1 (rows 0, 1"),
+        ([""], "holds no rows"),
+    ],
+)
+def test_inputs_that_are_refused_before_anything_runs(tmp_path: Path, lines: list[str], said: str) -> None:
+    done = batch(write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl")
+    assert isinstance(done.exception, DapdError)
+    assert said in str(done.exception)
+    assert not parts_of(tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("names", [("in.txt", "out.jsonl"), ("in.jsonl", "out.csv"), ("absent.jsonl", "out.jsonl")])
+def test_files_that_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    write(tmp_path / "in.jsonl", MIXED)
+    done = batch(tmp_path / names[0], tmp_path / names[1])
+    assert isinstance(done.exception, DapdError)
+
+
+def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 2)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for more in (["--ray"], ["--address", "auto"]):
+        done = batch(source, tmp_path / "out.jsonl", *more)
+        assert str(done.exception) == "work on a Ray cluster needs the package 'ray': pip install 'dapd[ray]'"
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    done = batch(source, tmp_path / "out.parquet")
+    assert "pip install 'dapd[parquet]'" in str(done.exception)
+    assert batch(source, tmp_path / "out.jsonl").exit_code == 0, "without them everything else works"
+
+
+def test_another_start_goes_on_and_another_set_up_is_refused(tmp_path: Path) -> None:
+    source, output = write_prompts(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
+    assert batch(source, output).exit_code == 0
+    kept = parts_of(output) / "results.jsonl"
+    before, written = kept.read_bytes(), output.read_bytes()
+    for more, said in [
+        (["-s", "fast-dllm"], "strategy.name: 'Dapd' there, 'Threshold' here"),
+        (["-m", "random:tiny-dream"], "model: 'random:tiny-llada' there"),
+        (["-n", "8"], "max_new_tokens: 16 there, 8 here"),
+        (["--set", "temperature=0.5"], "loop.sampling.temperature: 0.0 there, 0.5 here"),
+    ]:
+        done = batch(source, output, *more)
+        assert said in str(done.exception), more
+        assert "choose another output" in str(done.exception)
+    assert kept.read_bytes() == before
+    output.unlink()
+    write_prompts(source, 6)
+    assert batch(source, output, "--batch", "2").exit_code == 0
+    assert kept.read_bytes().startswith(before), "what was done is not done again"
+    assert kept.read_bytes().count(b"\n") == 6
+    assert output.read_bytes().startswith(written)
+    write(source, source.read_text().replace("question 1", "question one").splitlines())
+    assert "answers another question" in str(batch(source, output).exception)
+
+
+def test_one_job_at_a_time(tmp_path: Path) -> None:
+    source, output = write_prompts(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"
+    parts_of(output).mkdir()
+    with alone_in(parts_of(output)):
+        assert "another process is at work" in str(batch(source, output).exception)

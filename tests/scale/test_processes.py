@@ -1,0 +1,155 @@
+"""Several processes give what one gives, whichever of them is killed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dapd.cli.app import app
+from dapd.errors import DapdError
+from dapd.scale.batch import parts_of
+from dapd.scale.recipe import Recipe
+from dapd.scale.team import Spread, SpreadLM
+from dapd.scale.work import Call, Failure
+from dapd.scale.workers import STRIKES, Processes, devices
+from scale.jobs import (
+    MODEL,
+    RECIPE,
+    Deadly,
+    batch,
+    command,
+    killed_after,
+    length_of,
+    results,
+    rows_of,
+    wait_until_gone,
+    write_prompts,
+)
+
+
+def plain(outcomes: dict[int, Any]) -> dict[int, Any]:
+    """Outcomes without what depends on the clock."""
+    return {number: {k: v for k, v in record.items() if k != "seconds"} for number, record in outcomes.items()}
+
+
+@pytest.mark.slow
+def test_whoever_dies_there_is_one_outcome_for_every_ask(tmp_path: Path) -> None:
+    rows = rows_of(write_prompts(tmp_path / "in.jsonl", 60))
+    worker = RECIPE.worker()
+    alone = plain(dict(worker.outcomes(rows)))
+    told: list[str] = []
+    with Processes(RECIPE.for_workers_of(worker.lm), 2, told.append) as processes:
+        found = []
+        for outcome in processes.outcomes(rows):
+            found.append(outcome)
+            if len(found) == 5:
+                processes.members[0].process.kill()
+        assert len(told) == 1
+        assert "a worker died (exit code -9)" in told[0]
+        assert len(found) == len(rows), "each of them once"
+        assert plain(dict(found)) == alone
+        # The worker that got the deadly ask had others at hand: they are done by the next, and it alone is given up.
+        mixed: list[Any] = [*rows[:12], Deadly(), *(Call(length_of, "x" * n) for n in (3, 5))]
+        outcomes = dict(processes.outcomes(mixed))
+        assert outcomes.pop(12) == Failure(f"{STRIKES} workers died on it, one after the other")
+        assert [outcomes.pop(number)[0] for number in (13, 14)] == [f"{MODEL}: {n} tokens" for n in (3, 5)]
+        assert plain(outcomes) == {number: alone[number] for number in range(12)}
+        assert len(told) == 1 + STRIKES
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_begin_end_the_job_with_a_reason(tmp_path: Path) -> None:
+    deadly = tmp_path / "deadly.py"
+    deadly.write_text("import os; os._exit(7)")
+    for recipe, said in [
+        (Recipe("lab", device="cpu", weights="others"), "the weights of lab are others at this worker"),
+        (Recipe(MODEL, device="cpu", own_files=(deadly,)), "ended before they were ready, the last with exit code 7"),
+    ]:
+        with Processes(recipe, 1) as processes, pytest.raises(DapdError, match=said):
+            list(processes.outcomes([Deadly()]))
+
+
+def test_a_gpu_for_each_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert devices("cpu", 2) == ["cpu", "cpu"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert devices(None, 2) == ["cpu", "cpu"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert devices(None, 3) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert devices("cuda:1", 2) == ["cuda:1", "cuda:1"]
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"patience": 0.0}])
+def test_spreads_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DapdError, match=next(iter(wrong))):
+        Spread(**wrong)
+
+
+def test_a_failure_ends_an_evaluation() -> None:
+    class Failing:
+        def outcomes(self, asks: Any) -> Any:
+            return iter([(0, Failure("no room"))])
+
+    lm = SpreadLM(RECIPE.load(), Failing())
+    with pytest.raises(DapdError, match="no room"):
+        lm.generate("x", max_new_tokens=4)
+    with pytest.raises(DapdError, match="keep no forms"):
+        lm.generate("x", max_new_tokens=4, on_step=lambda step: None)
+
+
+@pytest.mark.slow
+def test_a_killed_job_ends_in_the_same_file(tmp_path: Path) -> None:
+    source, output = write_prompts(tmp_path / "in.jsonl", 200), tmp_path / "out.jsonl"
+    kept = parts_of(output) / "results.jsonl"
+    workers = killed_after(20, command(source, output, "--workers", "2"), kept)
+    assert len(workers) >= 2
+    wait_until_gone(workers)
+    assert not output.exists()
+    before = kept.read_bytes().rpartition(b"\n")[0]
+    assert before.count(b"\n") < 199, "it was killed half-way"
+    done = batch(source, output, "--workers", "2")
+    assert done.exit_code == 0, done.output
+    assert kept.read_bytes().startswith(before), "what was done is not done again"
+    ids = [json.loads(line)["id"] for line in kept.read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 200
+    assert batch(source, tmp_path / "alone.jsonl").exit_code == 0
+    assert results(output) == results(tmp_path / "alone.jsonl")
+
+
+@pytest.mark.slow
+def test_comparisons_with_two_workers_give_the_table_of_one(tmp_path: Path) -> None:
+    def rows(name: str, *more: str) -> Any:
+        chosen = ["-s", "fast-dllm", "-s", "dapd-direct:tau_min=0.01/0.02", "-t", "shuffle", "-p", "6", "--no-plot"]
+        done = CliRunner().invoke(app, ["compare", *chosen, "--device", "cpu", "--out", str(tmp_path / name), *more])
+        assert done.exit_code == 0, done.output
+        found = json.loads((tmp_path / name / "summary.json").read_text())
+        return found["setup"], [{k: v for k, v in row.items() if k != "seconds"} for row in found["rows"]]
+
+    assert rows("two", "--workers", "2") == rows("one")
+
+
+@pytest.mark.slow
+def test_evaluations_with_two_workers_give_the_table_of_one(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    from evaluation.harness_data import write_data
+    from evaluation.test_harness_processes import command as evaluation
+    from evaluation.test_harness_processes import table
+
+    data = write_data(tmp_path / "data")
+    for name, more in (("one", []), ("two", ["--workers", "2"])):
+        done = CliRunner().invoke(app, [*evaluation(data, tmp_path / name), *more])
+        assert done.exit_code == 0, done.output
+    assert table(tmp_path / "two") == table(tmp_path / "one")
+
+
+@pytest.mark.parametrize("table", ["tau_min", "toy"])
+def test_tables_of_the_paper_that_one_process_makes(table: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["paper", "-t", table, "--workers", "2", "--out", str(tmp_path)])
+    assert "made in one process" in str(done.exception)
+
+
+def test_torchrun_and_workers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = CliRunner().invoke(app, ["compare", "--workers", "2", "--out", str(tmp_path)])
+    assert "torchrun shares the work out already" in str(done.exception)

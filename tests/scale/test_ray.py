@@ -1,0 +1,177 @@
+"""A Ray cluster of three nodes on this machine gives what one process gives, whoever of it is killed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="the ray extra is not installed")
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util import placement_group
+from typer.testing import CliRunner
+
+from dapd.cli.app import app
+from dapd.errors import DapdError
+from dapd.scale.batch import parts_of, run
+from dapd.scale.on_ray import Seat
+from dapd.scale.team import Spread, gathered
+from dapd.scale.work import Call, Failure
+from scale.jobs import (
+    MODEL,
+    PATIENCE,
+    PLAN,
+    RECIPE,
+    Deadly,
+    batch,
+    command,
+    killed_after,
+    length_of,
+    results,
+    rows_of,
+    write_prompts,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster at a time
+
+N = 500
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head and two more nodes, a CPU each: room for two workers on every one."""
+    try:
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        for _ in range(2):
+            nodes.add_node(num_cpus=1)
+        nodes.wait_for_nodes(timeout=PATIENCE)
+    except Exception as error:
+        pytest.skip(f"Ray starts no cluster on this machine: {error}")
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_prompts(tmp_path_factory.mktemp("source") / "in.jsonl", N)
+
+
+@pytest.fixture(scope="module")
+def alone(source: Path) -> list[dict[str, Any]]:
+    """The results of one process."""
+    output = source.with_name("alone.jsonl")
+    assert batch(source, output).exit_code == 0
+    return results(output)
+
+
+def seats() -> Counter[str]:
+    """How many workers live on each node."""
+    living = [one for one in ray._private.state.actors().values() if one["State"] == "ALIVE"]
+    return Counter(one["Address"]["NodeID"] for one in living)
+
+
+def test_a_node_is_killed_in_the_middle_and_every_row_has_its_one_result(
+    cluster: Cluster, source: Path, alone: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    output, done = tmp_path / "out.jsonl", 0
+    lost: list[int] = []
+
+    def look_on(n: int) -> None:
+        nonlocal done
+        done += n
+        if done >= N // 10 and not lost:
+            node = next(node for node in cluster.worker_nodes if seats()[node.node_id])
+            lost.append(seats()[node.node_id])
+            cluster.remove_node(node, allow_graceful=False)
+
+    with gathered(RECIPE, Spread(3, address=cluster.address, patience=PATIENCE), in_one=True) as team:
+        run(rows_of(source), PLAN, team, output, look_on)
+        assert lost[0] >= 1, "workers died with the node"
+    kept = [json.loads(line)["id"] for line in (parts_of(output) / "results.jsonl").read_text().splitlines()]
+    assert len(kept) == len(set(kept)) == N, "none is missing, and none was done twice"
+    assert results(output) == alone
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes(timeout=PATIENCE)
+
+
+def test_the_driver_is_killed_and_started_again(
+    cluster: Cluster, source: Path, alone: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    kept = parts_of(output) / "results.jsonl"
+    again = ["--address", cluster.address, "--workers", "2", "--patience", str(PATIENCE)]
+    killed_after(N // 10, command(source, output, *again), kept)
+    before = kept.read_bytes().rpartition(b"\n")[0]
+    assert before.count(b"\n") < N - 1, "it was killed half-way"
+    assert not output.exists()
+    done = batch(source, output, *again)
+    assert done.exit_code == 0, done.output
+    assert kept.read_bytes().startswith(before), "what was done is not done again"
+    assert kept.read_bytes().count(b"\n") == N
+    assert results(output) == alone
+
+
+def test_workers_that_stay_answer_several_times_and_survive_a_deadly_text(cluster: Cluster, tmp_path: Path) -> None:
+    """What evaluations run on: the same seats as actors, called again and again."""
+    with gathered(RECIPE, Spread(2, address=cluster.address, patience=PATIENCE)) as team:
+        first, second = [dict(team.lm.each(length_of, ["x", "xxx", "x" * n])) for n in (5, 7)]
+        assert [first[n][0] for n in range(3)] == [f"{MODEL}: {n} tokens" for n in (1, 3, 5)]
+        assert {process for _, process in first.values()} & {process for _, process in second.values()}, "they stayed"
+        prompts = [f"question {n}" for n in range(9)]
+        spread = team.lm.generate_batch(prompts, max_new_tokens=12, temperature=0.7, seed=5)
+        here = RECIPE.load().generate_batch(prompts, max_new_tokens=12, temperature=0.7, seed=5)
+        assert [(one.text, one.nfe) for one in spread] == [(one.text, one.nfe) for one in here]
+        mixed = dict(team.crew.outcomes([Call(length_of, "x"), Deadly()]))
+        assert mixed[0][0] == f"{MODEL}: 1 tokens"
+        assert isinstance(mixed[1], Failure)
+        assert "workers died on it" in mixed[1].reason
+
+
+def test_a_cluster_whose_cpus_are_all_taken_is_an_error_and_no_hang(
+    cluster: Cluster, source: Path, tmp_path: Path
+) -> None:
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        n = int(ray.cluster_resources()["CPU"])
+        assert placement_group([{"CPU": 1}] * n).wait(timeout_seconds=PATIENCE), "somebody has all CPUs"
+        done = batch(source, tmp_path / "out.jsonl", "--address", cluster.address, "--patience", "5")
+        assert f"no result came from the cluster for 5 s (free there: 0 of {n} CPUs)" in str(done.exception)
+        spread = Spread(1, address=cluster.address, patience=5)
+        with gathered(RECIPE, spread) as team, pytest.raises(DapdError, match="no result came from the cluster"):
+            list(team.crew.outcomes([Call(length_of, "x")]))
+    finally:
+        ray.shutdown()
+
+
+def test_a_comparison_on_the_cluster_gives_the_table_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    def rows(name: str, *more: str) -> Any:
+        chosen = ["-s", "fast-dllm:threshold=0.7/0.9", "-t", "shuffle", "-p", "4", "--no-plot", "--device", "cpu"]
+        done = CliRunner().invoke(app, ["compare", *chosen, "--out", str(tmp_path / name), *more])
+        assert done.exit_code == 0, done.output
+        found = json.loads((tmp_path / name / "summary.json").read_text())
+        return found["setup"], [{k: v for k, v in row.items() if k != "seconds"} for row in found["rows"]]
+
+    assert rows("two", "--workers", "2", "--address", cluster.address) == rows("one")
+
+
+def test_what_a_worker_refuses_is_told_as_it_is(tmp_path: Path) -> None:
+    """A seat hands over why it cannot work, for the driver to say; no cluster is needed to see it."""
+    seat = Seat(replace(RECIPE, weights="others"))
+    with seat.processes:
+        [(number, error)] = seat.outcomes([(7, b"\x80\x04N.")])
+    assert number == 7
+    assert isinstance(error, DapdError)
+    assert "the weights of random:tiny-llada are others" in str(error)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1"])
+def test_no_cluster_at_the_address(address: str, source: Path, tmp_path: Path) -> None:
+    done = batch(source, tmp_path / "out.jsonl", "--address", address)
+    assert isinstance(done.exception, DapdError)
+    assert f"no Ray cluster at {address}" in str(done.exception)
