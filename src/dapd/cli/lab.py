@@ -76,7 +76,7 @@ def prompts(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the finished checkpoint.")],
     run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run goes on.")],
-    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the masks.")] = 0,
     change: Annotated[
         list[str] | None,

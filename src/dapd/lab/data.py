@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Int16
 from torch import Tensor
 
-from dapd.lab.settings import LENGTHS, MIXTURE, TrainSettings
+from dapd.lab.settings import LENGTHS, TrainSettings
 from dapd.lab.tasks import TASKS, Example, Split
 from dapd.lab.tokenizer import LabTokenizer
 
@@ -105,17 +105,15 @@ def encode(tokenizer: LabTokenizer, example: Example) -> tuple[list[int], list[i
 
 def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
     """The chunks of the training pool."""
-    shares = tuple(MIXTURE[name] for name in settings.tasks)
     for number, first in enumerate(range(0, settings.rows, CHUNK)):
         size = min(CHUNK, settings.rows - first)
         seed = f"train/{settings.seed}/{number}"
-        yield ChunkOrder(settings.tasks, shares, Split.TRAIN, seed, size, settings.roomy)
+        yield ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, seed, size, settings.roomy)
 
 
 def typical(settings: TrainSettings) -> list[Rows]:
     """A chunk of rows like those of the pool, the same for every seed: batches of all seeds have the same shapes."""
-    shares = tuple(MIXTURE[name] for name in settings.tasks)
-    return join([make_chunk(ChunkOrder(settings.tasks, shares, Split.TRAIN, "typical", CHUNK, settings.roomy))])
+    return join([make_chunk(ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))])
 
 
 def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
