@@ -113,7 +113,9 @@ def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
 
 def typical(settings: TrainSettings) -> list[Rows]:
     """A chunk of rows like those of the pool, the same for every seed: batches of all seeds have the same shapes."""
-    return join([make_chunk(ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))])
+    return join(
+        [make_chunk(ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))]
+    )
 
 
 def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
