@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from dapd.cli.lab import app
 from dapd.errors import DapdError
 from dapd.lab import checkpoint, data
-from dapd.lab.evaluate import Exam, Way, evaluate, evaluate_ways, step_by_step
+from dapd.lab.evaluate import Exam, Way, blank, evaluate, evaluate_ways, step_by_step
 from dapd.lab.loss import add_noise, losses
 from dapd.lab.settings import LENGTHS, MIXTURES, TrainSettings, with_values
 from dapd.lab.tasks import TASKS, Split, get
@@ -397,11 +397,12 @@ def test_step_by_step_fills_every_mask(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", replace(TINY, steps=3))
     tokenizer, network = run.tokenizer, run.state.network
     prompts = [tokenizer.chat(get("shuffle").make(random.Random(seed)).prompt) for seed in range(3)]
-    together = step_by_step(network, prompts, 12)
-    assert together.shape == (3, 12)
-    assert not (together == tokenizer.mask_id).any()
-    for prompt, row in zip(prompts, together, strict=True):
-        assert torch.equal(step_by_step(network, [prompt], 12)[0], row)
+    canvases = [blank(network, [prompt], n_new)[0] for prompt, n_new in zip(prompts, (12, 8, 12), strict=True)]
+    together = step_by_step(network, canvases)
+    assert [len(row) for row in together] == [12, 8, 12]
+    for canvas, row in zip(canvases, together, strict=True):
+        assert not (row == tokenizer.mask_id).any()
+        assert torch.equal(step_by_step(network, [canvas])[0], row)
 
 
 def test_scores_of_an_untrained_model_are_low(tmp_path: Path) -> None:
@@ -418,8 +419,10 @@ def test_ways_to_decode_step_by_step(tmp_path: Path) -> None:
     # Its canvas has 32 tokens: blocks of 32 are one block, and blocks of 96 do not fit.
     assert [way.label for way in rows] == ["one block", "block 16", "one block, EOS ban", "block 16, EOS defer"]
     prompts = [run.tokenizer.chat(get("shuffle").make(random.Random(0)).prompt)]
-    banned = step_by_step(run.state.network, prompts, 16, Way(eos="ban"))
+    (banned,) = step_by_step(run.state.network, blank(run.state.network, prompts, 16), Way(eos="ban"))
     assert not (banned == run.tokenizer.eos_id).any()
+    with pytest.raises(DapdError, match=r"cannot be decoded in block 7: .* \(32\)"):
+        evaluate_ways(run.state.network, run.tokenizer, get("sudoku"), Exam(2), [Way(7)])
 
 
 @pytest.mark.parametrize(
@@ -434,13 +437,14 @@ def test_ways_to_decode_step_by_step(tmp_path: Path) -> None:
         ("roomy=2", "between 0 and 1"),
         ("precision=half", "unknown precision"),
         ("optimizer=sgd", "unknown optimizer"),
+        ("mixture=even", "unknown mixture"),
         ("tasks=quiz-5", "unknown task"),
         ("reserve=900", "reserve"),
     ],
 )
 def test_bad_settings(text: str, message: str) -> None:
     with pytest.raises(DapdError, match=message):
-        with_values(TrainSettings(), [text])
+        with_values(TrainSettings(minutes=9.0), [text])
 
 
 def test_prompts_and_tasks_commands() -> None:

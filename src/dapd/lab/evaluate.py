@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Options, decode
 from dapd.decoding.sampling import EosPolicy, Sampling
+from dapd.errors import DapdError
 from dapd.lab.tasks import Task
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.base import MaskedLM
@@ -65,14 +65,12 @@ def blank(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int) -> list
     return [Canvas.blank(prompt, n_new, mask_id=model.profile.mask_id) for prompt in prompts]
 
 
-def step_by_step(
-    model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, way: Way | None = None
-) -> Int[Tensor, "batch n"]:
-    """Fill `n_new` masks after each prompt, one in each row a step: where the model is surest of its first choice."""
-    canvases = blank(model, prompts, n_new)
+def step_by_step(model: MaskedLM, canvases: Sequence[Canvas], way: Way | None = None) -> list[Int[Tensor, " n"]]:
+    """The new tokens of each canvas, filled one in each row a step: where the model is surest of its first choice."""
+    filled = list(canvases)
     for step in decode(model, canvases, TopK(), (way or Way()).options()):
-        canvases[int(str(step.row))] = step.canvas
-    return torch.stack([canvas.tokens[canvas.start :] for canvas in canvases])
+        filled[int(str(step.row))] = step.canvas
+    return [canvas.tokens[canvas.start :] for canvas in filled]
 
 
 @dataclass(frozen=True)
@@ -88,13 +86,14 @@ class Exam:
 def evaluate(
     model: MaskedLM, tokenizer: LabTokenizer, tasks: Sequence[Task], exam: Exam, way: Way | None = None
 ) -> Iterator[TaskScore]:
-    """The score of each task on test prompts, decoded in one way."""
+    """The score of each task on test prompts, decoded in one way, each on its own canvas."""
     for task in tasks:
         asked = task.examples(exam.n, exam.seed)
         said: list[str] = []
         for first in range(0, exam.n, exam.batch):
-            prompts = [tokenizer.chat(example.prompt) for example in asked[first : first + exam.batch]]
-            said += [tokenizer.decode(row) for row in step_by_step(model, prompts, task.room, way).tolist()]
+            some = asked[first : first + exam.batch]
+            canvases = [blank(model, [tokenizer.chat(e.prompt)], task.canvas(e))[0] for e in some]
+            said += [tokenizer.decode(row.tolist()) for row in step_by_step(model, canvases, way)]
         scores = [task.score(example, text) for example, text in zip(asked, said, strict=True)]
         wrong = [(e.prompt, text) for e, text, s in zip(asked, said, scores, strict=True) if s < 1]
         yield TaskScore(task.name, exam.n, sum(scores) / exam.n, 1 - len(wrong) / exam.n, tuple(wrong[:3]))
@@ -103,6 +102,10 @@ def evaluate(
 def evaluate_ways(
     model: MaskedLM, tokenizer: LabTokenizer, task: Task, exam: Exam, ways: Sequence[Way]
 ) -> dict[Way, TaskScore]:
-    """The score of one task decoded in several ways; ways that its canvas does not allow are left out."""
-    fitting = [way for way in ways if way.fits(task.room)]
+    """The score of one task decoded in several ways; ways that its canvases do not allow are left out."""
+    rooms = sorted({task.canvas(example) for example in task.examples(exam.n, exam.seed)})
+    fitting = [way for way in ways if all(way.fits(room) for room in rooms)]
+    if not fitting:
+        asked, lengths = ", ".join(way.label for way in ways), ", ".join(map(str, rooms))
+        raise DapdError(f"{task.name} cannot be decoded in {asked}: a block must be a part of its canvas ({lengths})")
     return {way: next(evaluate(model, tokenizer, [task], exam, way)) for way in fitting}
