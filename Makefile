@@ -23,7 +23,7 @@ demo: .venv/small
 	$(BIN)/python -m dapd.cli.demo
 
 # The pictures of README and docs/lab.md, drawn anew; that of the page needs Chromium. The trade-off takes a GPU: docs/lab.md.
-PASS ?= 4
+PASS ?= 12
 figures: demo
 	cp demo/trajectory.png docs/images/trajectory.png
 	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=3000 --window-size=1300,1000 \

@@ -18,7 +18,7 @@ from dapd.evaluation.summary import summarise
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.io.files import make_folder
 from dapd.io.wording import plural
-from dapd.lab.tasks import Example, get
+from dapd.lab.tasks import Example, Task, get
 from dapd.plots.tradeoff import tradeoff
 from dapd.trace import write_traces
 from dapd.viewer.report import write_report
@@ -59,7 +59,7 @@ def watch(lm: DiffusionLM, console: Console, example: Example) -> list[Answer]:
         (decoder,) = decoders(spec)
         console.print(f"[bold]{words}[/]", highlight=False)
         with LiveView(lm, console.file) as view:
-            done = answer(lm, example, decoder, on_step=view.add)
+            (done,) = answers(lm, [example], get(TASK), decoder, on_step=view.add)
         if view.quiet:
             console.print(done.text, markup=False, highlight=False)
         console.print(_verdict(decoder.label, done, get(TASK).score(example, done.text)))
@@ -79,7 +79,8 @@ def compare(lm: DiffusionLM, console: Console, out: Path, example: Example, watc
     answered = list(watched)
     for decoder in [decoder for spec in MORE for decoder in decoders(spec)]:
         with console.status(f"the same questions with {decoder.label}"):
-            answered.append((decoder, answer(lm, example, decoder)))
+            (done,) = answers(lm, [example], get(TASK), decoder)
+        answered.append((decoder, done))
     traces = out / "traces"
     make_folder(traces)
     for decoder, done in answered:
@@ -90,18 +91,19 @@ def compare(lm: DiffusionLM, console: Console, out: Path, example: Example, watc
     return [out / "tradeoff.png", traces]
 
 
-def answer(
-    lm: DiffusionLM, example: Example, decoder: Decoder, on_step: Callable[..., None] | None = None
-) -> Completion:
-    """The completion of one prompt, with the graph of every pass in its trace."""
-    (done,) = lm.generate_batch(
-        [[{"role": "user", "content": example.prompt}]],
-        strategy=decoder.setting,
-        max_new_tokens=get(TASK).room,
-        options=replace(decoder.options, record_edges=True),
-        on_step=on_step,
+def answers(
+    lm: DiffusionLM,
+    asked: Sequence[Example],
+    task: Task,
+    decoder: Decoder,
+    on_step: Callable[..., None] | None = None,
+) -> list[Completion]:
+    """The completions of some prompts, decoded together, with the graph of every pass in their traces."""
+    prompts = [[{"role": "user", "content": example.prompt}] for example in asked]
+    options = replace(decoder.options, record_edges=True)
+    return lm.generate_batch(
+        prompts, strategy=decoder.setting, max_new_tokens=task.room, options=options, on_step=on_step
     )
-    return done
 
 
 def _result(decoder: Decoder, example: Example, done: Completion) -> Result:
