@@ -39,7 +39,7 @@ from scale.jobs import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster at a time
 
-N = 500
+N = 240
 
 
 @pytest.fixture(scope="module")
