@@ -31,11 +31,11 @@ figures: demo
 	$(BIN)/python experiments/lab_segments.py --out docs/lab/segments --prompts 16
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 # The same, and which lines no test reaches; to count lines takes a third of the time again.
 coverage: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 # The inner loop: what a change to the decoding core can break, without the slowest tests of it.
 check: lint

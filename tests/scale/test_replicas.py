@@ -32,7 +32,7 @@ from dapd.scale.team import Spread  # noqa: E402
 from dapd.server import Config, Keys, Limits  # noqa: E402
 from server.helpers_server import Served, until  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 RECIPE = Recipe("random:tiny-llada", "cpu")
 KEY = "secret"
 LONG = {"max_tokens": 160, "extra_body": {"strategy": "original", "eos": "ban", "block_length": 20}}
