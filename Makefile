@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Two torch threads wait for each other when anything else uses the machine; the tests run two processes of one thread.
 export OMP_NUM_THREADS ?= 1
+# Dozens of processes load the package, and pytest rewrites its plugins: what is compiled once is kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo figures test coverage check lint format reference clean
 
