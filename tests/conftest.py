@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if find_spec("beartype") is not None:  # a machine that only runs the tests on i
 
     shape_check.install(CHECKED)
 
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -44,6 +46,17 @@ LONGEST = [
     "tests/lab/test_train.py",
 ]
 """What begins first: begun last, one process would end long after the others."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check shapes where that shows something new: a form that was never seen costs more than the call itself.
+
+    One case in four of a parametrised test has the shapes of the others, and so has one of a thousand random scenes.
+    """
+    function = getattr(item, "function", None)
+    many = hasattr(function, "hypothesis") or item.get_closest_marker("slow") is not None
+    alike = hasattr(item, "callspec") and zlib.crc32(item.nodeid.encode()) % 4 > 0
+    jaxtyping.config.update("jaxtyping_disable", many or alike)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,6 +45,8 @@ def _once(plain: Callable[..., Any], checking: Callable[..., Any]) -> Callable[.
 
     @wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if jaxtyping.config.jaxtyping_disable:
+            return plain(*args, **kwargs)
         form = (*map(form_of, args), *kwargs, *map(form_of, kwargs.values()))
         if form in seen:
             return plain(*args, **kwargs)
