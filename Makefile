@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Two torch threads wait for each other when anything else uses the machine; the tests run two processes of one thread.
 export OMP_NUM_THREADS ?= 1
+# Dozens of processes load the package, and pytest rewrites its plugins: what is compiled once is kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo figures test coverage check lint format reference clean
 
@@ -31,11 +33,11 @@ figures: demo
 	$(BIN)/python experiments/lab_segments.py --out docs/lab/segments --prompts 16
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 # The same, and which lines no test reaches; to count lines takes a third of the time again.
 coverage: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 # The inner loop: what a change to the decoding core can break, without the slowest tests of it.
 check: lint

@@ -37,9 +37,9 @@ from scale.jobs import (
     write_prompts,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster at a time
+pytestmark = pytest.mark.slow
 
-N = 500
+N = 240
 
 
 @pytest.fixture(scope="module")
