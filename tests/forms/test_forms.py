@@ -14,6 +14,7 @@ import dapd
 from dapd.canvas import Canvas
 from dapd.errors import DapdError
 from dapd.forms import BuildLimits, build, check_schema
+from dapd.lab.tasks import get
 from dapd.models.base import Profile
 from dapd.models.tokenizer import byte_letters
 
@@ -95,6 +96,28 @@ def test_rows_of_a_batch_keep_it_as_they_do_alone(lm):
         assert done.ids == lm.generate(prompt, max_new_tokens=24, regex="[a-z]+ [0-9]+").ids
 
 
+def test_what_is_forced_comes_first_and_alone(lm):
+    """Two letters in front and one behind three open ones; whatever a later commit forces comes with it."""
+    done = lm.generate("x", max_new_tokens=6, regex="ab(cde|fgh)z", strategy="original")
+    steps = [[place - done.trace.steps[0].positions[0] for place in step.positions] for step in done.trace.steps]
+    assert steps == [[0, 1, 5], [2, 3, 4]]
+    assert done.text in ("abcdez", "abfghz")
+
+
+def test_a_schema_does_not_spoil_what_the_model_knows(lab):
+    """The keys of a record come in any order when it is free; the schema names one, and its keys are what is forced."""
+    (example,) = get("record").examples(1)
+    values = example.meta["values"]
+    kinds = {str: "string", int: "integer", bool: "boolean"}
+    texts = {"type": "array", "items": {"type": "string"}, "maxItems": 3}
+    fields = {key: {"type": kinds[type(v)]} if type(v) in kinds else texts for key, v in values.items()}
+    schema = {"type": "object", "properties": fields, "required": list(values)}
+    asked = [{"role": "user", "content": example.prompt}]
+    done = lab.generate(asked, strategy="fast-dllm", max_new_tokens=96, json_schema=schema, early_stop=True)
+    assert json.loads(done.text) == values
+    assert done.nfe < 20
+
+
 def test_a_form_over_words(lab):
     pattern = " ?[A-Za-z]+( [a-z]+){2}, [0-9]+[.]"
     prompt = [{"role": "user", "content": "Shuffle the list: 3 1 2"}]
@@ -134,6 +157,8 @@ class TestWitness:
         standing = {i: t for i, t in enumerate(canvas.tokens[1:].tolist()) if t != 5}
         agreeing = [ids for ids in texts if all(ids[i] == t for i, t in standing.items())]
         value = {ids: sum(float(scores[i, t]) for i, t in enumerate(ids) if i not in standing) for ids in agreeing}
+        forced = [i not in standing and len({ids[i] for ids in agreeing}) == 1 for i in range(length)]
+        assert language.forced(canvas, slice(1, 6)).tolist() == forced
         found = language.tokens(scores, canvas, slice(1, 6)).tolist()
         whole = tuple(standing.get(i, token) for i, token in enumerate(found))
         assert whole in value
