@@ -397,7 +397,7 @@ def test_step_by_step_fills_every_mask(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", replace(TINY, steps=3))
     tokenizer, network = run.tokenizer, run.state.network
     prompts = [tokenizer.chat(get("shuffle").make(random.Random(seed)).prompt) for seed in range(3)]
-    canvases = [blank(network, [prompt], n_new)[0] for prompt, n_new in zip(prompts, (12, 8, 12), strict=True)]
+    canvases = [blank(network, prompt, n_new) for prompt, n_new in zip(prompts, (12, 8, 12), strict=True)]
     together = step_by_step(network, canvases)
     assert [len(row) for row in together] == [12, 8, 12]
     for canvas, row in zip(canvases, together, strict=True):
@@ -418,8 +418,8 @@ def test_ways_to_decode_step_by_step(tmp_path: Path) -> None:
     rows = evaluate_ways(run.state.network, run.tokenizer, get("sudoku"), Exam(2), ways)
     # Its canvas has 32 tokens: blocks of 32 are one block, and blocks of 96 do not fit.
     assert [way.label for way in rows] == ["one block", "block 16", "one block, EOS ban", "block 16, EOS defer"]
-    prompts = [run.tokenizer.chat(get("shuffle").make(random.Random(0)).prompt)]
-    (banned,) = step_by_step(run.state.network, blank(run.state.network, prompts, 16), Way(eos="ban"))
+    prompt = run.tokenizer.chat(get("shuffle").make(random.Random(0)).prompt)
+    (banned,) = step_by_step(run.state.network, [blank(run.state.network, prompt, 16)], Way(eos="ban"))
     assert not (banned == run.tokenizer.eos_id).any()
     with pytest.raises(DapdError, match=r"cannot be decoded in block 7: .* \(32\)"):
         evaluate_ways(run.state.network, run.tokenizer, get("sudoku"), Exam(2), [Way(7)])

@@ -100,7 +100,7 @@ def test_a_failure_ends_an_evaluation() -> None:
 
 @pytest.mark.slow
 def test_a_killed_job_ends_in_the_same_file(tmp_path: Path) -> None:
-    n = 120
+    n = 200
     source, output = write_prompts(tmp_path / "in.jsonl", n), tmp_path / "out.jsonl"
     kept = parts_of(output) / "results.jsonl"
     workers = killed_after(n // 10, command(source, output, "--workers", "2"), kept)

@@ -39,7 +39,7 @@ from scale.jobs import (
 
 pytestmark = pytest.mark.slow
 
-N = 240
+N = 500
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ TASK, NUMBER = "quiz-5", 3
 """Which test prompt is asked: one on which the decoders do what they do on most of them (docs/lab.md has the means)."""
 WATCHED = {
     "dapd-direct": "DAPD, the whole text at once",
-    "fast-dllm:block_length=32": "Fast-dLLM in blocks of 32, the best setting it has",
+    "fast-dllm:block_length=32": "Fast-dLLM in blocks of 32, which it needs",
     "fast-dllm": "Fast-dLLM, the whole text at once: EOS is surest, and crowds the answers out",
 }
 """What is shown as it answers, with a word on each."""

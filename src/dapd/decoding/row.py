@@ -302,9 +302,10 @@ class Row:
         """What to commit, with everything that leaves no choice.
 
         A model that knows several forms of a text, say other orders of its keys, predicts a mixture of them. What is
-        forced tells it which one is asked for, so the first pass commits that alone, and no later pass lacks it.
+        forced tells it which one is asked for, so the first pass of a block commits that alone, and none after it
+        lacks it.
         """
-        if self.passes == 0:
+        if self.step == 0:
             forced = constraint.forced(self.canvas, self.window) & self.choices
             commit = forced if forced.any() else commit
         canvas = self.canvas.commit(self.window, commit, token)

@@ -60,9 +60,9 @@ class TaskScore:
     """A few prompts that went wrong, with what the model said."""
 
 
-def blank(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int) -> list[Canvas]:
-    """The prompts with `n_new` masks after each."""
-    return [Canvas.blank(prompt, n_new, mask_id=model.profile.mask_id) for prompt in prompts]
+def blank(model: MaskedLM, prompt: Sequence[int], n_new: int) -> Canvas:
+    """The prompt with `n_new` of the model's masks after it."""
+    return Canvas.blank(prompt, n_new, mask_id=model.profile.mask_id)
 
 
 def step_by_step(model: MaskedLM, canvases: Sequence[Canvas], way: Way | None = None) -> list[Int[Tensor, " n"]]:
@@ -92,7 +92,7 @@ def evaluate(
         said: list[str] = []
         for first in range(0, exam.n, exam.batch):
             some = asked[first : first + exam.batch]
-            canvases = [blank(model, [tokenizer.chat(e.prompt)], task.canvas(e))[0] for e in some]
+            canvases = [blank(model, tokenizer.chat(e.prompt), task.canvas(e)) for e in some]
             said += [tokenizer.decode(row.tolist()) for row in step_by_step(model, canvases, way)]
         scores = [task.score(example, text) for example, text in zip(asked, said, strict=True)]
         wrong = [(e.prompt, text) for e, text, s in zip(asked, said, scores, strict=True) if s < 1]

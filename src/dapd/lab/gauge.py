@@ -101,7 +101,7 @@ class _Seen:
 @torch.no_grad()
 def _first_pass(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, ends: Sequence[int]) -> _Seen:
     """One forward pass over canvases on which nothing is decided."""
-    logits = torch.cat([_first_logits(model, canvas) for canvas in blank(model, prompts, n_new)])
+    logits = torch.cat([_first_logits(model, blank(model, prompt, n_new)) for prompt in prompts])
     logits[..., model.profile.mask_id] = -torch.inf
     log_p = logits.log_softmax(-1)
     best = log_p.max(-1)
@@ -128,7 +128,7 @@ class _Paced:
 
 def _paced(model: MaskedLM, tokenizer: LabTokenizer, prompts: Sequence[Sequence[int]], n_new: int) -> Iterator[_Paced]:
     """Passes and tokens of the text for each prompt, under Fast-dLLM's rule in blocks."""
-    canvases = blank(model, prompts, n_new)
+    canvases = [blank(model, prompt, n_new) for prompt in prompts]
     passes = [0] * len(prompts)
     for step in decode(model, canvases, Threshold(SURE), Options(block_length=BLOCK, confidence_dtype="float32")):
         row = int(str(step.row))
