@@ -1,7 +1,7 @@
 """A decoder of one's own: commit the two positions of which the model is surest.
 
-dapd generate "Sort the list: Nora, Cyrus, Luca" -s examples/my_decoder.py:TwoSurest
-dapd compare -t sort,latin -p 20 -s examples/my_decoder.py:TwoSurest:count=1/2/4 -s dapd-direct
+dapd generate "Shuffle the list: Nora, Cyrus, Luca" -s examples/my_decoder.py:TwoSurest
+dapd compare -t shuffle,latin -p 20 -s examples/my_decoder.py:TwoSurest:count=1/2/4 -s dapd-direct
 """
 
 from __future__ import annotations

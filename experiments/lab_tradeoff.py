@@ -1,17 +1,23 @@
-"""Accuracy against forward passes on the lab's tasks: every decoder, its knob swept, compared by Pareto front.
+"""Every decoder on the lab's tasks, its knob, its blocks and what becomes of EOS swept, on several models.
 
-    python experiments/lab_tradeoff.py --out docs/lab/tradeoff --prompts 200 --device cuda --tf32
+    python experiments/lab_tradeoff.py -m lab -m out/lab-1 -m out/lab-2 --out out/tradeoff \\
+        --device cuda --tf32 --processes 6 --minutes 9
+    python experiments/lab_tables.py out/tradeoff --out docs/lab/tradeoff
 
-writes results.jsonl (every prompt), summary.json, tradeoff.png and tradeoff.md: a table per task, what DAPD costs at
-the accuracy of step-by-step decoding beside the best baseline, and the edge AUC of every layer on the tasks whose true
-graph is known. A killed run goes on where it was. `--tasks` and `--only` restrict it.
+The first decodes, the second makes tables and a figure of whatever is complete. A run that was killed, or whose minutes
+were used up, goes on where it was with the same command. Results lie in OUT/MODEL/TASK. Baselines live by their blocks
+and by what becomes of EOS, so all decoders are given every combination of both that fits a task's canvas.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Sequence
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -20,148 +26,190 @@ import typer
 from rich.console import Console
 
 from dapd.cli import run
+from dapd.cli.models import calm_threads
 from dapd.cli.progress import Working
-from dapd.evaluation.compare import Comparison, Result, decoders
-from dapd.evaluation.edges import EdgeAuc, edge_auc
-from dapd.evaluation.summary import Row, areas, fewest_at, pareto, summarise
+from dapd.decoding.sampling import EosPolicy
+from dapd.errors import DapdError
+from dapd.evaluation.compare import Comparison, decoders
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
-from dapd.io.files import write_text
-from dapd.lab.tasks import Task, get
-from dapd.plots.tradeoff import tradeoff
-from dapd.strategies import AttentionNeed
+from dapd.lab.evaluate import Way
+from dapd.lab.tasks import get
+from dapd.models import resolve
 
-TASKS = "bundle-5,tied,story,shuffle,insert_random,latin,sudoku,sentence,copy"
-TAUS = ("tau_min=0.01,tau_max=0.15", "tau_min=0.05,tau_max=0.3", "tau_min=0.1,tau_max=0.5")
-BASELINES = (
-    "original",
-    "original:k=2/4/8/16",
-    "fast-dllm:threshold=0.5/0.7/0.8/0.9/0.95",
+PROMPTS = {
+    "quiz-5": 36,
+    "story": 40,
+    "code": 40,
+    "record": 40,
+    "scene": 40,
+    "sentence": 64,
+    "shuffle": 64,
+    "latin": 64,
+    "sudoku": 64,
+    "tied": 18,
+}
+"""Test prompts of each task, the most telling tasks first: that is the order of the work."""
+
+SWEEP = (
+    "dapd-direct:tau_max=0.02/0.05/0.15",
+    "dapd-staged:tau_max=0.05/0.15/0.3",
+    "fast-dllm:threshold=0.7/0.9/0.95",
+    "eb-sampler:gamma=0.1/0.5/1",
+    "klass:confidence=0.6/0.9",
+    "local-leap:relaxed=0.6/0.75",
     "fast-dllm-factor:factor=0.5/1/2",
-    "eb-sampler:gamma=0.01/0.1/0.3/0.5/1",
-    "klass",
-    "klass:confidence=0.6/0.8",
-    "local-leap:relaxed=0.5/0.6/0.75",
     "dawn:low=0.7/0.8",
+    "original:k=1/2/4",
 )
-OURS = (
-    *(f"dapd-staged:{tau}" for tau in TAUS),
-    *(f"dapd-staged:{tau},layers=1.0" for tau in TAUS),
-    *(f"dapd-staged:{tau},layers=2+3+4+5" for tau in TAUS),
-    "dapd-direct:tau_min=0.005,tau_max=0.01/0.05",
-    *(f"dapd-direct:{tau}" for tau in TAUS),
-    *(f"dapd-direct:{tau},layers=1.0" for tau in TAUS),
-    *(f"dapd-direct:{tau},layers=2+3+4+5" for tau in TAUS),
+BLOCKS = (None, 96, 32, 16)
+EOS: tuple[EosPolicy, ...] = ("none", "defer", "ban")
+
+IN_ONE_BLOCK = (
+    "dapd-direct:tau_max=0.05,layers=1.0",
+    "control-shuffled:shortcut=direct,tau_max=0.05",
+    "control-confidence:shortcut=direct,tau_max=0.05",
+    "control-distance:width=4/16,shortcut=direct",
 )
-CONTROLS = (
-    "control-shuffled:tau_min=0.05,tau_max=0.3",
-    "control-shuffled:tau_min=0.05,tau_max=0.3,shortcut=direct",
-    "control-confidence:tau_min=0.05,tau_max=0.3",
-    "control-confidence:tau_min=0.05,tau_max=0.3,shortcut=direct",
-    "control-distance:width=2/4/8/16",
-    "control-distance:width=2/4/8/16,shortcut=direct",
+"""What the graph does, and its order: DAPD with other layers, with other edges, and in the order of confidence."""
+
+QUESTIONS = tuple(f"quiz-{n}" for n in (1, 2, 3, 4, 6, 7, 8))
+QUESTION_PROMPTS = 16
+QUESTION_SWEEP = (
+    "dapd-direct:tau_max=0.05",
+    "dapd-staged:tau_max=0.15",
+    "fast-dllm:threshold=0.9,block_length=32",
+    "eb-sampler:gamma=0.1,block_length=32",
+    "klass:confidence=0.9,block_length=32",
 )
-DAPD = ("dapd-staged", "dapd-direct")
-BASELINE_FAMILIES = tuple(dict.fromkeys(spec.partition(":")[0] for spec in BASELINES))
+"""What is asked more and fewer questions; five are in the large sweep."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some decoders on a task with a model."""
+
+    model: str
+    task: str
+    prompts: int
+    specs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and until when jobs are done."""
+
+    out: Path
+    device: str | None
+    tf32: bool
+    until: float
+    """Time of day, in seconds, at which no further prompt is begun."""
+
+
+class TimeIsUpError(Exception):
+    """The minutes of the command are used up."""
 
 
 def main(
+    models: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="May be repeated: one for each seed.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("tradeoff"),
-    model: Annotated[str, typer.Option("--model", "-m")] = DEFAULT_MODEL,
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = TASKS,
-    prompts: Annotated[int, typer.Option(help="Test prompts per task.")] = 200,
-    batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 200,
-    device: Annotated[str | None, typer.Option()] = None,
-    only: Annotated[str | None, typer.Option(help="Only decoders whose label holds this.")] = None,
-    edges: Annotated[bool, typer.Option(help="Measure the edge AUC of every layer too.")] = True,
+    tasks: Annotated[str | None, typer.Option(help="Tasks, separated by commas. Default: all of the sweep.")] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Test prompts per task, at most.")] = 64,
+    only: Annotated[str, typer.Option(help="Only decoders whose name holds this.")] = "",
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the device.")] = 1,
+    minutes: Annotated[float, typer.Option(help="Stop after so many; 0: when all is done.")] = 0.0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     tf32: Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")] = False,
 ) -> None:
-    """Accuracy against forward passes on the lab's tasks."""
+    """Decode the lab's tasks with every decoder under every setting."""
+    names = [name for name in (tasks or ",".join((*PROMPTS, *QUESTIONS))).split(",") if get(name)]
+    chosen = [model for model in models or [DEFAULT_MODEL] if resolve(model)]
+    if len({folder_of(model) for model in chosen}) < len(chosen):
+        raise DapdError("two of the models have folders of one name; results go by that name")
+    jobs = [
+        Job(model, name, min(prompts, PROMPTS.get(name, QUESTION_PROMPTS)), specs)
+        for name in names
+        for specs in sweep(name, only)
+        for model in chosen
+    ]
+    place = Place(out, device, tf32, time.time() + 60 * minutes if minutes else math.inf)
+    total = sum(job.prompts * len(labels(job)) for job in jobs)
+    with Working(Console(stderr=True), "decoding", total) as work:
+        finished = sum(worked(jobs, place, processes, work.advance))
+    left = "" if finished == len(jobs) else "; the same command goes on from here"
+    print(f"{finished} of {len(jobs)} parts of the sweep are complete{left}: python experiments/lab_tables.py {out}")
+
+
+def folder_of(model: str) -> str:
+    return Path(model).name
+
+
+def sweep(task: str, only: str = "") -> Iterator[tuple[str, ...]]:
+    """The decoders for a task, those of one family together."""
+    specs = [(spec,) for spec in QUESTION_SWEEP] if task in QUESTIONS else [*in_all_ways(task), IN_ONE_BLOCK]
+    for group in specs:
+        if kept := tuple(spec for spec in group if only in spec):
+            yield kept
+
+
+def in_all_ways(task: str) -> Iterator[tuple[str, ...]]:
+    """Every family with all the block lengths that the canvas of a task allows, and all rules for EOS."""
+    ways = [Way(block, eos) for eos in EOS for block in BLOCKS]
+    for spec in SWEEP:
+        yield tuple(spec + loop_fields(way) for way in ways if way.fits(get(task).room))
+
+
+def loop_fields(way: Way) -> str:
+    """A way as further fields of a decoder's text."""
+    block = "" if way.block is None else f",block_length={way.block}"
+    return block + ("" if way.eos == "none" else f",eos={way.eos}")
+
+
+def labels(job: Job) -> list[str]:
+    return [decoder.label for spec in job.specs for decoder in decoders(spec)]
+
+
+def worked(jobs: Sequence[Job], place: Place, processes: int, progress: Callable[[int], None]) -> Iterator[bool]:
+    """Whether each job was finished, as soon as it is known."""
+
+    def told(job: Job, finished: bool) -> bool:
+        progress(finished * job.prompts * len(labels(job)))
+        return finished
+
+    if processes == 1:
+        yield from (told(job, decoded(job, place)) for job in jobs)
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(decoded, job, place): job for job in jobs}
+        yield from (told(running[future], future.result()) for future in as_completed(running))
+
+
+def decoded(job: Job, place: Place) -> bool:
+    """Decode what the results of a job lack; whether it was finished in time."""
+
+    def watch(_: int) -> None:
+        if time.time() > place.until:
+            raise TimeIsUpError
+
+    try:
+        watch(0)
+        lm = loaded(job.model, place.device, place.tf32)
+        chosen = [decoder for spec in job.specs for decoder in decoders(spec)]
+        comparison = Comparison(lm, chosen, [get(job.task)], job.prompts, batch=job.prompts)
+        comparison.run(place.out / folder_of(job.model) / job.task, watch)
+    except TimeIsUpError:
+        return False
+    return True
+
+
+@lru_cache
+def loaded(model: str, device: str | None, tf32: bool) -> DiffusionLM:
+    """A model, once in every process."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     lm = load(model, device=device, dtype=torch.float32)
-    asked = [get(name) for name in tasks.split(",")]
-    chosen = [d for spec in (*BASELINES, *OURS, *CONTROLS) for d in decoders(spec) if only is None or only in d.label]
-    comparison = Comparison(lm, chosen, asked, prompts, batch=batch)
-    with Working(Console(stderr=True), "decoding", len(comparison)) as work:
-        results = comparison.run(out, work.advance)
-    rows = summarise(results)
-    aucs = [auc for task in asked if task.graph and edges for auc in layer_aucs(lm, task)]
-    content = {
-        "setup": comparison.setup() | {"tf32": tf32},
-        "rows": [dataclasses.asdict(row) for row in rows],
-        "aup": areas(rows),
-        "edges": [dataclasses.asdict(auc) for auc in aucs],
-    }
-    write_text(out / "summary.json", json.dumps(content, indent=1) + "\n")
-    tradeoff(rows, out / "tradeoff.png")
-    write_text(out / "tradeoff.md", markdown(rows, aucs, asked) + ladder(results, prompts))
-    print((out / "tradeoff.md").read_text(encoding="utf-8"))
-
-
-def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:
-    """Every layer alone, the last 30%, the middle, and all, with everything masked and with half of it."""
-    n = lm.network.n_layers
-    last = tuple(sorted(AttentionNeed(0.3).resolve(n)))
-    sets = [*((i,) for i in range(n)), last, tuple(range(n // 4, 3 * n // 4)), tuple(range(n))]
-    return [auc for share in (1.0, 0.5) for auc in edge_auc(lm, task, list(dict.fromkeys(sets)), masked=share)]
-
-
-def markdown(rows: Sequence[Row], edges: Sequence[EdgeAuc], tasks: Sequence[Task]) -> str:
-    lines = ["# Accuracy against forward passes", "", *verdicts(rows, tasks), ""]
-    for task in tasks:
-        here = [row for row in rows if row.task == task.name]
-        front = {row.decoder for row in pareto(here)}
-        lines += [f"## {task.name}", "", "| decoder | score | 95% | passes | tokens/pass |", "|---|---|---|---|---|"]
-        lines += [
-            f"| {'**' + row.decoder + '**' if row.decoder in front else row.decoder} | {row.score:.1f} | "
-            f"{row.low:.1f}-{row.high:.1f} | {row.nfe:.1f} | {row.tokens_per_forward:.2f} |"
-            for row in here
-        ]
-        lines.append("")
-    return "\n".join([*lines, *edge_table(edges), ""])
-
-
-def verdicts(rows: Sequence[Row], tasks: Sequence[Task]) -> list[str]:
-    """Per task: forward passes at the accuracy of step-by-step decoding, DAPD beside the best baseline."""
-    lines = [
-        "| task | step by step | best baseline within 1 point | best DAPD within 1 point | ratio |",
-        "|---|---|---|---|---|",
-    ]
-    for task in tasks:
-        here = [row for row in rows if row.task == task.name]
-        ceiling = next((row for row in here if row.decoder == "original"), None)
-        if ceiling is None:
-            continue
-        base = fewest_at([row for row in here if row.family in BASELINE_FAMILIES], ceiling.score - 1)
-        ours = fewest_at([row for row in here if row.family in DAPD], ceiling.score - 1)
-        ratio = f"{base.nfe / ours.nfe:.2f}" if base and ours else "-"
-        shown = [f"{row.score:.1f} in {row.nfe:.1f} ({row.decoder})" if row else "none" for row in (base, ours)]
-        lines.append(f"| {task.name} | {ceiling.score:.1f} in {ceiling.nfe:.0f} | {shown[0]} | {shown[1]} | {ratio} |")
-    return lines
-
-
-def edge_table(edges: Sequence[EdgeAuc]) -> list[str]:
-    if not edges:
-        return []
-    sets = list(dict.fromkeys(auc.layers for auc in edges))
-    names = [f"{s[0]}" if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in sets]
-    lines = ["## Edge AUC by layer", "", f"| task | masked | {' | '.join(names)} |", "|" + "---|" * (len(sets) + 2)]
-    for task, share in dict.fromkeys((auc.task, auc.masked) for auc in edges):
-        found = {auc.layers: auc.auc for auc in edges if (auc.task, auc.masked) == (task, share)}
-        lines.append(f"| {task} | {share:.0%} | " + " | ".join(f"{found[s]:.2f}" for s in sets) + " |")
-    return lines
-
-
-def ladder(results: Sequence[Result], prompts: int) -> str:
-    """Score and passes on tied bundles by how strongly the prompt ties the answers' styles."""
-    asked = get("tied").examples(prompts)
-    split = [dataclasses.replace(r, task=f"{asked[r.example].meta['rho']:g}") for r in results if r.task == "tied"]
-    rows = {(row.decoder, row.task): row for row in summarise(split)}
-    ties = sorted({task for _, task in rows}, key=float)
-    lines = ["## Tied bundles by the strength of the tie", "", f"| decoder | {' | '.join(ties)} |", "|" + "---|" * 4]
-    for decoder in dict.fromkeys(decoder for decoder, _ in rows):
-        cells = [f"{rows[decoder, t].score:.1f} in {rows[decoder, t].nfe:.1f}" for t in ties]
-        lines.append(f"| {decoder} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""]) if rows else ""
+    calm_threads(lm.network)
+    return lm
 
 
 if __name__ == "__main__":

@@ -42,12 +42,12 @@ from dapd.scale.replicas import Fleet, running
 from dapd.scale.team import Spread
 from dapd.server import Config
 
-TASK = "bundle-5"
+TASK = "quiz-5"
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked for: answers to bundles of five questions."""
+    """What is asked for: answers to prompts of five questions."""
 
     strategy: str
     tokens: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import random
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -136,9 +137,13 @@ def main(
 ) -> None:
     """Requests per second and latencies of the engine, by how many requests are in flight."""
     lm = load(model, device=device, dtype=pick_dtype(dtype))
-    rows = list(measure(lm, Load(requests, shortest, longest, gen, passes, block), [*map(int, in_flight.split(","))]))
-    cells = [[str(cell) if isinstance(cell, str | int) else f"{cell:.1f}" for cell in row.values()] for row in rows]
-    print(Table(list(rows[0]), cells, words=1).to_markdown())
+    cells: list[list[str]] = []
+    columns: list[str] = []
+    for row in measure(lm, Load(requests, shortest, longest, gen, passes, block), [*map(int, in_flight.split(","))]):
+        columns = list(row)
+        cells.append([str(cell) if isinstance(cell, str | int) else f"{cell:.1f}" for cell in row.values()])
+        print(*cells[-1], file=sys.stderr, flush=True)  # a run that is cut short has said what it measured
+    print(Table(columns, cells, words=1).to_markdown())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from dapd.cli import run
 from dapd.errors import DapdError
 
 MODEL = "lab:any-text"
-PROMPTS = ("Sort the list: 3 1 2", "the cat and the dog", "What is the capital", "a story of a bird", "7 5 9")
+PROMPTS = ("Shuffle the list: 3 1 2", "the cat and the dog", "What is the capital", "a story of a bird", "7 5 9")
 PATIENCE = 700.0
 """Seconds: longer than the server gives any request, so that what it says is always heard."""
 STRATEGIES = ("dapd-staged", "dapd-direct", "fast-dllm", "klass", "original")

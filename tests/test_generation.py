@@ -413,8 +413,9 @@ def test_times_of_a_shared_pass_are_shared_out():
     model = scripted("abcdefgh")
     done = model.generate_batch(["a", "b"], strategy="original", max_new_tokens=4)
     assert all(0 < one.compute_seconds < one.seconds for one in done)
-    alone = model.generate("a", strategy="original", max_new_tokens=4)
-    assert alone.compute_seconds == pytest.approx(alone.seconds, rel=0.5)
+    # A machine with much else to do may leave any of them lying between two passes.
+    alone = [model.generate("a", strategy="original", max_new_tokens=4) for _ in range(5)]
+    assert 0.5 < max(one.compute_seconds / one.seconds for one in alone) <= 1
 
 
 class Recording:

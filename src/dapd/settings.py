@@ -15,7 +15,7 @@ from dapd.io.fields import check_fields, field_names, read, split_pair
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
 
 DEFAULT_STRATEGY = "dapd-direct"
-"""Of the paper's two methods the one with fewer passes at the same score on the model that ships (docs/lab.md)."""
+"""Of the paper's two methods the one with fewer passes on the model that ships, on most tasks a third (docs/lab.md)."""
 
 LOOP = (Sampling, Options)
 """What the loop is set by."""

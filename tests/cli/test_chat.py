@@ -21,20 +21,20 @@ def talk(lm):
     return Conversation(lm, "dapd-staged", [], 16, None)
 
 
-ASK = "Sort the list: 3 1 2"
+ASK = "Shuffle the list: 3 1 2"
 
 
 def test_an_answer_is_the_models_and_is_remembered(talk, lm, capsys):
+    def answer(asked):
+        return lm.generate(asked, strategy="dapd-staged", max_new_tokens=16, early_stop=True).text
+
+    question = {"role": "user", "content": ASK}
     talk.take(ASK)
-    first = lm.generate([{"role": "user", "content": ASK}], max_new_tokens=16, early_stop=True)
-    assert capsys.readouterr().out == first.text + "\n"
-    assert talk.messages == [{"role": "user", "content": ASK}, {"role": "assistant", "content": first.text}]
+    first = answer([question])
+    assert capsys.readouterr().out == first + "\n"
+    assert talk.messages == [question, {"role": "assistant", "content": first}]
     talk.take(ASK)
-    asked = [*talk.messages[:2], {"role": "user", "content": ASK}]
-    assert (
-        talk.messages[3]["content"]
-        == lm.generate(asked, strategy="dapd-staged", max_new_tokens=16, early_stop=True).text
-    )
+    assert talk.messages[3]["content"] == answer([*talk.messages[:2], question])
 
 
 def test_commands(talk, lm, capsys, tmp_path):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import dapd
 from dapd.cli.app import app
 from dapd.errors import DapdError
-from dapd.lab.tasks import TASKS
+from dapd.lab.tasks import TASKS, Task
 from dapd.lab.tasks.rooms import room
 
 TINY = ["-m", "random:tiny-llada", "--device", "cpu", "-n", "8"]
@@ -120,10 +120,13 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
     assert "empty.txt is empty" in refused("--file", str(path), *TINY)
 
 
-def test_the_room_of_a_prompt_is_that_of_its_task() -> None:
-    for name in ("latin", "sentence", "shuffle"):
-        [example] = TASKS[name].examples(1)
-        assert room(example.prompt) == TASKS[name].room
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+def test_the_room_of_a_prompt_is_the_canvas_of_its_task(task: Task) -> None:
+    for example in task.examples(5):
+        assert room(example.prompt) == task.canvas(example)
+
+
+def test_another_prompt_has_no_room_of_its_own() -> None:
     assert room("What is the meaning of life?") is None
 
 

@@ -159,9 +159,11 @@ def test_a_bench_whose_numbers_cannot_be_written(file: Path, tmp_path: Path) -> 
     ("name", "arguments", "said"),
     [
         ("lab_segments", "--task nothing", "unknown task"),
-        ("lab_segments", "--prompts 1 --decoders nothing", "unknown strategy"),
+        ("lab_segments", "--prompts 1 -s nothing", "unknown strategy"),
         ("lab_tradeoff", "--tasks nothing", "unknown task"),
         ("lab_tradeoff", "-m nothing", "unknown model"),
+        ("lab_tradeoff", "-m lab -m lab", "folders of one name"),
+        ("lab_tables", "nowhere", "holds no results"),
         ("toy_mrf", "--models 0", "--models is 0"),
         ("toy_mrf", "--steps 0", "at least 1"),
         ("toy_sweep", "--only nothing", "there is no stack 'nothing'"),

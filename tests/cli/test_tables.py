@@ -63,6 +63,7 @@ def test_a_file_of_another_kind_is_refused_before_the_work(command: list[str], t
 
 def test_lab_score_writes_its_table(tmp_path: Path) -> None:
     file = tmp_path / "t.md"
-    result = CliRunner().invoke(app, ["lab", "score", "lab", "-t", "sort", "-n", "1", "--save-table", str(file)])
+    asked = ["lab", "score", "lab", "-t", "shuffle", "-n", "1", "--block", "0", "--eos", "none"]
+    result = CliRunner().invoke(app, [*asked, "--save-table", str(file)])
     assert result.exit_code == 0, result.output
-    assert file.read_text(encoding="utf-8").splitlines()[2].startswith("| sort | 1 | ")
+    assert file.read_text(encoding="utf-8").splitlines()[2].startswith("| shuffle | one block | 1 | ")

@@ -35,6 +35,9 @@ class Alphabet:
         self.calls += 1
         return self.allowed[scores[:, self.allowed].argmax(-1)]
 
+    def forced(self, canvas: Canvas, window: slice) -> Tensor:
+        return torch.zeros_like(canvas.masked[window])
+
 
 def test_a_large_bias_decides_and_is_seen_in_the_confidence(lm):
     plain = lm.generate("hello", max_new_tokens=12)

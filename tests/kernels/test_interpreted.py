@@ -12,15 +12,14 @@ from dapd import kernels
 
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
-INTERPRETED = sorted(f"interpreted/{path.name}" for path in HERE.glob("interpreted/test_*.py"))
-FILES = ["test_twins.py", "test_model_twins.py", *INTERPRETED]
+FILES = [HERE / "test_twins.py", HERE / "test_model_twins.py", *sorted(HERE.glob("interpreted/test_*.py"))]
 
 
 @pytest.mark.skipif(kernels.interpreted() or torch.cuda.is_available(), reason="the tests themselves run here")
-@pytest.mark.parametrize("file", FILES)
-def test_under_the_interpreter(file):
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / file)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+def test_under_the_interpreter():
+    """All files in one process, which loads torch once, and without the plugins that it has no use for."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *map(str, FILES)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=HERE.parents[1], timeout=600, check=False
     )

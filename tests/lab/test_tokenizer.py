@@ -39,6 +39,14 @@ def test_round_trip(task: Task, tokenizer: LabTokenizer) -> None:
             assert tokenizer.tokens(ids) == pieces(text)
 
 
+def test_indentation_and_signs_of_python_are_tokens(tokenizer: LabTokenizer) -> None:
+    text = "def f(n):\n    if n >= 2:\n        return n ** 2\n    return n"
+    text = text.replace("f(", "sum_even(")
+    assert pieces(text)[:7] == ["def", " sum", "_", "even", "(", "n", ")"]
+    assert {"\n    ", "\n        ", " >=", " **"} <= set(pieces(text))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
 def test_vocabulary_is_the_same_every_time(tokenizer: LabTokenizer) -> None:
     vocabulary.cache_clear()
     again = vocabulary()
@@ -50,10 +58,10 @@ def test_vocabulary_is_the_same_every_time(tokenizer: LabTokenizer) -> None:
 
 def test_unknown_words_are_named(tokenizer: LabTokenizer) -> None:
     with pytest.raises(DapdError, match=r"'Xylophone', 'qux'.*dapd lab prompts"):
-        tokenizer.encode("Copy the list: Xylophone, qux")
+        tokenizer.encode("Shuffle the list: Xylophone, qux")
 
 
-@pytest.mark.parametrize("text", ["Copy  the list", "Copy\tthe list", "Copy the list: é", "Copy the list "])
+@pytest.mark.parametrize("text", ["Shuffle  the list", "Shuffle\tthe list", "Shuffle the list: é", "Shuffle the list "])
 def test_nothing_vanishes_in_silence(text: str, tokenizer: LabTokenizer) -> None:
     with pytest.raises(DapdError):
         tokenizer.encode(text)

@@ -40,7 +40,7 @@ def shown(network: Transformer) -> dict[str, Any]:
     cache = KVCache(KVPool(2, 16))
     network(tokens(2, 16), slice(0, 16), slice(0, 16), cache=cache)
     cached = network(tokens(2, 16), slice(8, 16), slice(9, 16), cache=cache, capture=replace(capture, rows="predictor"))
-    canvases = [Canvas.blank(row.tolist(), 16, mask_id=network.profile.mask_id) for row in tokens(3, 10, seed=5)]
+    canvases = [Canvas.blank(row.tolist(), 8, mask_id=network.profile.mask_id) for row in tokens(3, 10, seed=5)]
     return {
         "tensors": [one.logits, one.attention, cached.logits, cached.attention],
         "runs": {

@@ -140,7 +140,7 @@ def test_bench_in_fp8(pretended):
 
 
 def test_parity_counts_the_commits_that_fp8_changes(pretended):
-    words = ["bench", "parity", "-m", "random:tiny-llada", "--device", "cpu", "--prompts", "2", "--task", "copy"]
+    words = ["bench", "parity", "-m", "random:tiny-llada", "--device", "cpu", "--prompts", "2", "--task", "shuffle"]
     done = CliRunner().invoke(
         app, [*words, "--dtypes", "bfloat16", "--fp8", "--strategies", "original"], catch_exceptions=False
     )

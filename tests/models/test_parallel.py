@@ -111,11 +111,12 @@ def test_standard_input_is_not_shared(monkeypatch):
 
 def test_the_command_answers_once(tmp_path):
     trace = tmp_path / "trace.jsonl"
-    command = ["generate", "Sort the list: Nora, Cyrus, Luca", "-m", "lab", "--device", "cpu", "--json"]
+    command = ["generate", "Shuffle the list: Nora, Cyrus, Luca", "-m", "lab", "--device", "cpu", "--json"]
     said = torchrun("-m", "dapd", *command, "--trace", str(trace), "--tensor-parallel")
     [line] = said.splitlines()
     answer = json.loads(line)
     lm = dapd.load("lab", device="cpu")
-    alone = lm.generate(lm.question("Sort the list: Nora, Cyrus, Luca"), max_new_tokens=32, early_stop=True)
-    assert (answer["text"], answer["ids"], answer["nfe"]) == ("Cyrus, Luca, Nora", alone.ids, alone.nfe)
+    alone = lm.generate(lm.question("Shuffle the list: Nora, Cyrus, Luca"), max_new_tokens=32, early_stop=True)
+    assert sorted(answer["text"].split(", ")) == ["Cyrus", "Luca", "Nora"]
+    assert (answer["text"], answer["ids"], answer["nfe"]) == (alone.text, alone.ids, alone.nfe)
     assert len(trace.read_text().splitlines()) > 1

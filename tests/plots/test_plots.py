@@ -409,6 +409,13 @@ def test_families_and_labels():
     assert [family(t) for t in changed] == ["dapd-staged"] * 2
     assert labels(changed) == ["dapd-staged tau_min=0.01", "dapd-staged tau_min=0.05"]
     assert labels([changed[0]] * 2) == ["dapd-staged (1)", "dapd-staged (2)"]
+    blocks = [Trace([9], [0], 9, 8, about={"strategy": staged, "options": {"block_length": n}}) for n in (32, None)]
+    assert labels(blocks) == ["dapd-staged block_length=32", "dapd-staged"]
+    groups = decoding.by_decoder([changed[0], changed[1], changed[0]])
+    assert {name: len(group) for name, group in groups.items()} == dict(zip(labels(changed), (2, 1), strict=True))
+    solid, dashed = decoding.looks(list(groups.values()))
+    assert solid["color"] == dashed["color"] == COLOURS["dapd-staged"]
+    assert solid["linestyle"] != dashed["linestyle"]
     assert family(Trace([9], [0], 9, 8)) == "unknown decoder"
     assert family(trace([[0]], "LeftToRight", width=2)) == "LeftToRight"
     mine = ["LeftToRight", "MyDecoder", "Greedy", "Mine"]

@@ -37,7 +37,7 @@ from scale.jobs import (
     write_prompts,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster at a time
+pytestmark = pytest.mark.slow
 
 N = 500
 

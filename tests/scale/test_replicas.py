@@ -32,7 +32,7 @@ from dapd.scale.team import Spread  # noqa: E402
 from dapd.server import Config, Keys, Limits  # noqa: E402
 from server.helpers_server import Served, until  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 RECIPE = Recipe("random:tiny-llada", "cpu")
 KEY = "secret"
 LONG = {"max_tokens": 160, "extra_body": {"strategy": "original", "eos": "ban", "block_length": 20}}
@@ -97,11 +97,13 @@ def streamed(client: Any, prompt: str, begun: threading.Event | None = None, **f
 
 def test_a_cluster_without_room_is_an_error_and_no_wait(cluster, config):
     taken = placement_group([{"CPU": cluster.totals["CPU"]}])
-    assert taken.wait(PATIENCE)
-    with pytest.raises(DapdError, match=r"not all are ready after 2 s \(free in the cluster: 0 of"):  # noqa: SIM117
-        with running(RECIPE, config, Fleet(1, patience=2), cluster):
-            pass
-    remove_placement_group(taken)
+    try:
+        assert taken.wait(PATIENCE)
+        with pytest.raises(DapdError, match=r"not all are ready after 2 s \(free in the cluster: 0 of"):  # noqa: SIM117
+            with running(RECIPE, config, Fleet(1, patience=2), cluster):
+                pass
+    finally:  # or the other tests would wait for the room
+        remove_placement_group(taken)
     serve.delete(NAME)
 
 

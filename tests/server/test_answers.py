@@ -124,7 +124,7 @@ def test_infilling_gives_the_whole_text(served):
 
 
 def test_the_stock_client_chats(chatting):
-    messages = [{"role": "user", "content": "Sort the list: 3 1 2"}]
+    messages = [{"role": "user", "content": "Shuffle the list: 3 1 2"}]
     said = client(chatting).chat.completions.create(
         model="lab", messages=messages, max_tokens=24, logprobs=True, top_logprobs=2
     )
@@ -138,8 +138,10 @@ def test_the_stock_client_chats(chatting):
 
 
 def test_parts_and_developers_are_read(chatting):
-    plain = chatting.ask("chat/completions", messages=[{"role": "user", "content": "Sort the list: 3"}], max_tokens=8)
-    parts = [{"type": "text", "text": "Sort the"}, {"type": "text", "text": " list: 3"}]
+    plain = chatting.ask(
+        "chat/completions", messages=[{"role": "user", "content": "Shuffle the list: 3"}], max_tokens=8
+    )
+    parts = [{"type": "text", "text": "Shuffle the"}, {"type": "text", "text": " list: 3"}]
     split = chatting.ask("chat/completions", messages=[{"role": "user", "content": parts}], max_tokens=8)
     assert plain.json()["choices"] == split.json()["choices"]
 

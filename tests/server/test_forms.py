@@ -35,7 +35,7 @@ def test_the_stock_client_gets_its_form(served):
 
 
 def test_a_chat_keeps_a_form(chatting):
-    messages = [{"role": "user", "content": "Sort the list: 3 1 2"}]
+    messages = [{"role": "user", "content": "Shuffle the list: 3 1 2"}]
     answer = chatting.ask("chat/completions", messages=messages, max_tokens=16, regex="[0-9]( [0-9])*").json()
     assert re.fullmatch("[0-9]( [0-9])*", answer["choices"][0]["message"]["content"])
 

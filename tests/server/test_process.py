@@ -41,8 +41,10 @@ def process(request):
     client.close()
 
 
-def test_sigterm_finishes_what_was_begun(process):
+def test_it_asks_for_a_key_and_finishes_what_was_begun_after_sigterm(process):
     running, client = process
+    assert httpx.get(f"{client.base_url}/v1/models").status_code == 401
+    assert client.get("/v1/models").json()["data"][0]["id"] == "random:tiny-llada"
     body = {"model": "random:tiny-llada", "prompt": "hello", "max_tokens": 200, "strategy": "original", "stream": True}
     body |= {"eos": "ban"}
 
@@ -84,9 +86,3 @@ def test_those_whose_time_is_over_are_told_so(process):
         said = asked.result()
     assert running.wait(30) == 0
     assert "shutting down" in said or said.endswith("data: [DONE]\n\n")
-
-
-def test_without_a_key_nobody_is_served(process):
-    _, client = process
-    assert httpx.get(f"{client.base_url}/v1/models").status_code == 401
-    assert client.get("/v1/models").json()["data"][0]["id"] == "random:tiny-llada"

@@ -10,7 +10,7 @@ from dapd.server.transcript import Transcript
 from dapd.settings import DEFAULT_STRATEGY
 from server.helpers_server import PROMPT
 
-CHAT = {"messages": [{"role": "user", "content": "Sort the list: 3 1 2"}], "max_tokens": 24}
+CHAT = {"messages": [{"role": "user", "content": "Shuffle the list: 3 1 2"}], "max_tokens": 24}
 
 
 def said(chunks):

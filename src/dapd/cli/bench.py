@@ -380,7 +380,7 @@ def parity_command(
     dtypes: Annotated[str, typer.Option(help="Dtypes; all are compared with the first, too.")] = "float32,bfloat16",
     fp8: Annotated[bool, typer.Option("--fp8", help="Compare fp8 layers as well, as one more dtype.")] = False,
     strategies: Annotated[str, typer.Option(help="Decoders.")] = "dapd-staged,dapd-direct",
-    task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "bundle",
+    task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "quiz",
     prompts: Annotated[int, typer.Option(help="Prompts, decoded as one batch.")] = 8,
     json: Json = None,
     save_table: tables.SaveTable = None,

@@ -57,7 +57,7 @@ def compare(
             "-t",
             help="Tasks (`dapd lab tasks`) or .jsonl files of prompts and answers, separated by commas.",
         ),
-    ] = "bundle",
+    ] = "quiz-5",
     prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="New tokens for the prompts of a file.")

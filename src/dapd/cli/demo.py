@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,46 +13,58 @@ from rich.markup import escape
 from dapd.cli import guarded
 from dapd.cli.compare import print_rows
 from dapd.cli.live import LiveView
-from dapd.evaluation.compare import Result
+from dapd.evaluation.compare import Decoder, Result, decoders
 from dapd.evaluation.summary import summarise
 from dapd.generation import DEFAULT_MODEL, Completion, DiffusionLM, load
 from dapd.io.files import make_folder
 from dapd.io.wording import plural
 from dapd.lab.tasks import Example, Task, get
 from dapd.plots.tradeoff import tradeoff
-from dapd.strategies import PRESETS
 from dapd.trace import write_traces
 from dapd.viewer.report import write_report
 
 OUT = Path("demo")
-SIDE_BY_SIDE = ("dapd-direct", "fast-dllm")
-SHOWN, COMPARED, PROMPTS = "bundle-5", "bundle-4", 2
+TASK, NUMBER = "quiz-5", 3
+"""Which test prompt is asked: one on which the decoders do what they do on most of them (docs/lab.md has the means)."""
+WATCHED = {
+    "dapd-direct": "DAPD, the whole text at once",
+    "fast-dllm:block_length=32": "Fast-dLLM in blocks of 32, which it needs",
+    "fast-dllm": "Fast-dLLM, the whole text at once: EOS is surest, and crowds the answers out",
+}
+"""What is shown as it answers, with a word on each."""
+MORE = ("dapd-staged", "eb-sampler:block_length=32", "klass:block_length=32")
+"""What is in the table besides."""
+
+Answer = tuple[Decoder, Completion]
 
 
 def main(out: Path = OUT) -> None:
-    """Five questions live, two decoders side by side on them, then every preset on some smaller bundles."""
+    """Five questions live with DAPD and with Fast-dLLM in two ways, then the same questions with more decoders."""
     torch.set_num_threads(1)
     console, lm = Console(), load(DEFAULT_MODEL, device="cpu")
     make_folder(out)
-    written = [*watch(lm, console, out), *compare(lm, console, out)]
-    console.print(f"Open {written[0]} in a browser to watch the two decoders side by side.", soft_wrap=True)
+    example = get(TASK).examples(NUMBER + 1)[NUMBER]
+    watched = watch(lm, console, example)
+    written = write_report(out, [done.trace for _, done in watched], "DAPD beside Fast-dLLM")
+    written += compare(lm, console, out, example, watched)
+    console.print(f"Open {written[0]} in a browser to watch the decoders side by side.", soft_wrap=True)
     console.print(f"Also written: {', '.join(map(str, written[1:]))}", soft_wrap=True)
 
 
-def watch(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
-    """One prompt of five questions: DAPD as it decodes, a rival after it, and the page with both."""
-    task = get(SHOWN)
-    (example,) = task.examples(1)
+def watch(lm: DiffusionLM, console: Console, example: Example) -> list[Answer]:
+    """The answers of DAPD and of its rival, each shown as it is decoded."""
     console.print(f"[bold]The model {lm.name} is asked[/]\n{escape(example.prompt)}\n", highlight=False)
-    traces = []
-    for name in SIDE_BY_SIDE:
+    watched: list[Answer] = []
+    for spec, words in WATCHED.items():
+        (decoder,) = decoders(spec)
+        console.print(f"[bold]{words}[/]", highlight=False)
         with LiveView(lm, console.file) as view:
-            (done,) = answers(lm, [example], task, name, on_step=view.add)
+            (done,) = answers(lm, [example], get(TASK), decoder, on_step=view.add)
         if view.quiet:
             console.print(done.text, markup=False, highlight=False)
-        console.print(_verdict(name, done, task.score(example, done.text)))
-        traces.append(done.trace)
-    return write_report(out, traces, f"{SIDE_BY_SIDE[0]} beside {SIDE_BY_SIDE[1]}")
+        console.print(_verdict(decoder.label, done, get(TASK).score(example, done.text)))
+        watched.append((decoder, done))
+    return watched
 
 
 def _verdict(name: str, done: Completion, score: float) -> str:
@@ -61,21 +74,18 @@ def _verdict(name: str, done: Completion, score: float) -> str:
     )
 
 
-def compare(lm: DiffusionLM, console: Console, out: Path) -> list[Path]:
-    """Every preset on the same few bundles: a table, a figure, and the traces."""
-    task = get(COMPARED)
-    asked = task.examples(PROMPTS)
-    results = []
+def compare(lm: DiffusionLM, console: Console, out: Path, example: Example, watched: Sequence[Answer]) -> list[Path]:
+    """The same questions with more decoders: a table, a figure, and the traces."""
+    answered = list(watched)
+    for decoder in [decoder for spec in MORE for decoder in decoders(spec)]:
+        with console.status(f"the same questions with {decoder.label}"):
+            (done,) = answers(lm, [example], get(TASK), decoder)
+        answered.append((decoder, done))
     traces = out / "traces"
     make_folder(traces)
-    for name in PRESETS:
-        with console.status(f"{PROMPTS} bundles of four questions with {name}"):
-            done = answers(lm, asked, task, name)
-        write_traces(traces / f"{name}.jsonl", [one.trace for one in done])
-        results += [
-            _result(name, task, i, example, one) for i, (example, one) in enumerate(zip(asked, done, strict=True))
-        ]
-    rows = summarise(results)
+    for decoder, done in answered:
+        write_traces(traces / f"{decoder.label.replace(' ', '-')}.jsonl", [done.trace])
+    rows = summarise([_result(decoder, example, done) for decoder, done in answered])
     print_rows(console, rows)
     tradeoff(rows, out / "tradeoff.png")
     return [out / "tradeoff.png", traces]
@@ -85,17 +95,20 @@ def answers(
     lm: DiffusionLM,
     asked: Sequence[Example],
     task: Task,
-    strategy: str,
+    decoder: Decoder,
     on_step: Callable[..., None] | None = None,
 ) -> list[Completion]:
-    """The completions of some examples, decoded together."""
+    """The completions of some prompts, decoded together, with the graph of every pass in their traces."""
     prompts = [[{"role": "user", "content": example.prompt}] for example in asked]
-    return lm.generate_batch(prompts, strategy=strategy, max_new_tokens=task.room, record_edges=True, on_step=on_step)
+    options = replace(decoder.options, record_edges=True)
+    return lm.generate_batch(
+        prompts, strategy=decoder.setting, max_new_tokens=task.room, options=options, on_step=on_step
+    )
 
 
-def _result(name: str, task: Task, index: int, example: Example, done: Completion) -> Result:
-    score, seconds = task.score(example, done.text), done.seconds / PROMPTS
-    return Result(name, name, task.name, index, score, done.nfe, done.n_generated, seconds)
+def _result(decoder: Decoder, example: Example, done: Completion) -> Result:
+    score = get(TASK).score(example, done.text)
+    return Result(decoder.label, decoder.family, TASK, NUMBER, score, done.nfe, done.n_generated, done.seconds)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from dapd.cli import tables
-from dapd.errors import DapdError
+from dapd.decoding.sampling import EosPolicy
+from dapd.errors import DapdError, unknown
 from dapd.io.table import Table
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
-from dapd.lab.evaluate import TaskScore, evaluate
+from dapd.lab.evaluate import Exam, TaskScore, Way, evaluate_ways
 from dapd.lab.settings import TrainSettings, with_values
 from dapd.lab.tokenizer import LabTokenizer
 
@@ -26,6 +28,16 @@ console = Console()
 
 Names = Annotated[list[str] | None, typer.Option("--task", "-t", help="Name of a task; repeat for more. Default: all.")]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")]
+Tf32 = Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")]
+
+WAYS = (Way(), Way(block=32), Way(eos="ban"))
+"""How a model is scored at the end of its training: one of these suits every task."""
+
+
+Scores: TypeAlias = dict[str, dict[Way, TaskScore]]
+"""How each task went, in every way that its canvas allows."""
 
 
 def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
@@ -64,13 +76,16 @@ def prompts(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the finished checkpoint.")],
     run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run goes on.")],
-    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the masks.")] = 0,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help=f"NAME=VALUE; names: {', '.join(TrainSettings.__dataclass_fields__)}."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the state in the run folder.")] = False,
+    stop: Annotated[
+        float, typer.Option(help="Pause after this many minutes: the state is saved, --resume goes on. 0: never.")
+    ] = 0.0,
 ) -> None:
     """Train the lab model, export it and evaluate the export step by step."""
     started = time.monotonic()
@@ -80,17 +95,18 @@ def train(
     run.mkdir(parents=True, exist_ok=True)
     _claim(run, settings, resume, STATE)
     trainer = Trainer(settings, run, _report, started)
-    trainer.run()
+    finished = trainer.run(60 * stop or math.inf)
     record = trainer.record()
     trainer.export(out)
     record["sha256"] = checksums(out)
     _write(out / RECORD, record)
     console.print(f"trained {record['steps']} steps in {record['seconds']} s, weights in {out}")
-    if settings.prompts:
-        scores = _evaluate(out, settings.tasks, settings.prompts, settings.seed, str(trainer.device))
-        record["scores"] = {
-            row.task: {key: getattr(row, key) for key in ("prompts", "score", "whole")} for row in scores
-        }
+    if not finished:
+        console.print(f"paused at {trainer.progress:.0%}; the same command with --resume goes on")
+    elif settings.prompts:
+        exam = Exam(settings.prompts, settings.seed)
+        scores = _evaluate(out, _chosen(settings.tasks), exam, WAYS, str(trainer.device))
+        record["scores"] = _as_record(scores)
         _write(out / RECORD, {**record, "seconds_in_all": round(time.monotonic() - started, 1)})
 
 
@@ -118,40 +134,132 @@ def _report(record: dict[str, Any]) -> None:
     print(f"step {record['step']}  {line}", flush=True)
 
 
-def _evaluate(folder: Path, names: Sequence[str], n: int, seed: int, device: str) -> list[TaskScore]:
-    """Score the checkpoint in a folder; print the table, and some of the answers that are wrong."""
+def _evaluate(folder: Path, chosen: Sequence[tasks.Task], exam: Exam, ways: Sequence[Way], device: str) -> Scores:
+    """Score the checkpoint in a folder in several ways; print the table, and some of the answers that are wrong."""
     from dapd.models import load_network
 
-    network = load_network(folder, device=device)
-    scores = list(evaluate(network, LabTokenizer.load(folder), _chosen(names), n, seed=seed))
-    tables.show(console, _as_table(scores))
-    for row in scores:
-        for prompt, text in row.misses:
+    network, tokenizer = load_network(folder, device=device), LabTokenizer.load(folder)
+    scores = {task.name: evaluate_ways(network, tokenizer, task, exam, ways) for task in chosen}
+    tables.show(console, _as_table(scores, ways))
+    for rows in scores.values():
+        best = rows[_best(rows)]
+        for prompt, text in best.misses:
             shown = f"{escape(repr(prompt))} -> {escape(repr(text))}"
-            console.print(f"[bold]wrong in {row.task}[/]: {shown}", soft_wrap=True)
+            console.print(f"[bold]wrong in {best.task}[/]: {shown}", soft_wrap=True)
     return scores
 
 
-def _as_table(scores: Sequence[TaskScore]) -> Table:
-    rows = [(row.task, str(row.prompts), f"{100 * row.score:.2f}", f"{100 * row.whole:.2f}") for row in scores]
-    return Table(("task", "prompts", "score %", "wholly right %"), rows, "step by step")
+def _best(rows: dict[Way, TaskScore]) -> Way:
+    """The way with the highest score, which is the ceiling of the task."""
+    return max(rows, key=lambda way: rows[way].score)
+
+
+def _as_table(scores: Scores, ways: Sequence[Way]) -> Table:
+    """The score in each way, empty where the canvas does not allow it, and what the best way has wholly right."""
+    lines = []
+    for task, rows in scores.items():
+        best = _best(rows)
+        cells = [f"{100 * rows[way].score:.1f}" if way in rows else "" for way in ways]
+        lines.append((task, best.label, str(rows[best].prompts), *cells, f"{100 * rows[best].whole:.1f}"))
+    head = ("task", "best way", "prompts", *(f"{way.label} %" for way in ways), "wholly right %")
+    return Table(head, lines, "step by step", words=2)
+
+
+def _as_record(scores: Scores) -> dict[str, Any]:
+    """The scores as they are kept beside the weights; the best way of a task gives its score."""
+    best = {task: _best(rows) for task, rows in scores.items()}
+    return {
+        task: {
+            "prompts": rows[best[task]].prompts,
+            "score": rows[best[task]].score,
+            "whole": rows[best[task]].whole,
+            "way": best[task].label,
+            "ways": {way.label: row.score for way, row in rows.items()},
+        }
+        for task, rows in scores.items()
+    }
 
 
 @app.command()
 def score(
-    model: Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")],
+    model: Folder,
     task: Names = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 100,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    block: Annotated[str, typer.Option(help="Block lengths, separated by commas; 0: one block.")] = "0,32",
+    eos: Annotated[
+        str, typer.Option(help="What becomes of EOS: none, defer, ban, ban+defer, separated by commas.")
+    ] = "none,ban",
+    record: Annotated[bool, typer.Option(help="Write the scores into the folder's training.json.")] = False,
+    device: Device = "auto",
+    tf32: Tf32 = False,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Score a model on test prompts, decoding step by step."""
+    """Score a model on test prompts, decoding step by step, in every way that the block lengths and EOS rules make."""
+    tables.check_files(save_table)
+    folder, ways = _folder(model), _ways(block, eos)
+    scores = _evaluate(folder, _chosen(task), Exam(n, seed), ways, _device(device, tf32))
+    tables.save(save_table, _as_table(scores, ways))
+    if record:
+        path = folder / "training.json"
+        _write(path, {**json.loads(path.read_text(encoding="utf-8")), "scores": _as_record(scores)})
+
+
+def _ways(blocks: str, policies: str) -> list[Way]:
+    """Every combination of block lengths and EOS rules."""
+    allowed = get_args(EosPolicy)
+    for policy in policies.split(","):
+        if policy not in allowed:
+            raise unknown("EOS rule", policy, allowed)
+    if not all(block.strip().isdecimal() for block in blocks.split(",")):
+        raise DapdError(f"block is {blocks!r}; it must be whole numbers separated by commas, 0 for one block")
+    return [Way(int(block) or None, policy) for policy in policies.split(",") for block in blocks.split(",")]  # type: ignore[arg-type]
+
+
+def _folder(model: Path) -> Path:
+    """The folder of a model that may be given by a name."""
     from dapd.models import resolve
-    from dapd.models.devices import pick_device
     from dapd.models.source import ANY_TEXT
 
-    tables.check_files(save_table)
-    folder = resolve("lab" if str(model) == ANY_TEXT else model)  # these tasks hold no word that it does not know
-    scores = _evaluate(folder, [chosen.name for chosen in _chosen(task)], n, seed, str(pick_device(device)))
-    tables.save(save_table, _as_table(scores))
+    return resolve("lab" if str(model) == ANY_TEXT else model)  # these tasks hold no word that it does not know
+
+
+def _device(device: str, tf32: bool) -> str:
+    """The device to use, with the precision of its matrix products set."""
+    import torch
+
+    from dapd.models.devices import pick_device
+
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    return str(pick_device(device))
+
+
+@app.command("gauge")
+def show_gauge(
+    model: Folder,
+    task: Annotated[str, typer.Option("--task", "-t", help="Name of a task.")] = "quiz-5",
+    n: Annotated[int, typer.Option("-n", min=1, help="Prompts.")] = 64,
+    seed: Seed = 0,
+    device: Device = "auto",
+    tf32: Tf32 = False,
+) -> None:
+    """Measure how sure a model is of its text before anything is decided, and how fast a threshold decoder goes."""
+    from dapd.lab.gauge import SURE, gauge
+    from dapd.models import load_network
+
+    folder = _folder(model)
+    network = load_network(folder, device=_device(device, tf32))
+    regime = gauge(network, LabTokenizer.load(folder), tasks.get(task), Exam(n, seed))
+    rows = [
+        (f"positions with confidence {SURE} and more, EOS aside", f"{regime.sure:.1%}"),
+        ("median confidence", f"{regime.confidence:.3f}"),
+        ("median entropy", f"{regime.entropy:.2f} nats"),
+        ("positions that predict the end", f"{regime.past_end:.1%}"),
+        ("passes of Fast-dLLM 0.9, block 32", f"{regime.passes:.1f}"),
+        ("tokens a pass, EOS included", f"{regime.pace:.2f}"),
+        ("tokens a pass, text alone", f"{regime.text_pace:.2f}"),
+    ]
+    title = f"{regime.task}, {regime.prompts} prompts, nothing decided"
+    tables.show(console, Table(("measure", "value"), rows, title))
+    for complaint in regime.complaints():
+        console.print(f"outside of the regime: {complaint}", soft_wrap=True)

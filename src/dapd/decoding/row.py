@@ -98,6 +98,10 @@ class Constraint(Protocol):
         """
         ...
 
+    def forced(self, canvas: Canvas, window: slice) -> Bool[Tensor, " n"]:
+        """The masks of a window at which only one token is left, whatever the model says."""
+        ...
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -258,6 +262,8 @@ class Row:
         window, choices = self.window, self.choices
         self._check_outcome(outcome, choices)
         commit = choices & (choices.cumsum(-1) == 1) if self._begins_shifted_block() else outcome.commit
+        if self.constraint is not None:
+            commit = self._with_forced(self.constraint, commit, outcome.token)
         committed = int(commit.sum())
         self._note_idle(committed)
         canvas = self.canvas.commit(window, commit, outcome.token)
@@ -292,6 +298,21 @@ class Row:
         self.passes += 1
         self._go_to_block_with_masks()
         return step
+
+    def _with_forced(
+        self, constraint: Constraint, commit: Bool[Tensor, " n"], token: Int[Tensor, " n"]
+    ) -> Bool[Tensor, " n"]:
+        """What to commit, with everything that leaves no choice.
+
+        A model that knows several forms of a text, say other orders of its keys, predicts a mixture of them. What is
+        forced tells it which one is asked for, so the first pass of a block commits that alone, and none after it
+        lacks it.
+        """
+        if self.step == 0:
+            forced = constraint.forced(self.canvas, self.window) & self.choices
+            commit = forced if forced.any() else commit
+        canvas = self.canvas.commit(self.window, commit, token)
+        return commit | (constraint.forced(canvas, self.window) & self.choices)
 
     def _go_to_block_with_masks(self) -> None:
         while not self.done and not self.left[self.block]:

@@ -64,6 +64,12 @@ class Automaton:
         return int(self.kind_of.max(initial=0)) + 1 if len(self.kind_of) else 1
 
     @cached_property
+    def is_single(self) -> npt.NDArray[np.bool_]:
+        """Whether each class is one token alone."""
+        single: npt.NDArray[np.bool_] = np.bincount(self.kind_of, minlength=self.n_kinds) == 1
+        return single
+
+    @cached_property
     def _groups(self) -> tuple[Ints, Ints]:
         """Where the edges to each target begin, and the targets."""
         targets, begin = np.unique(self.target, return_index=True)

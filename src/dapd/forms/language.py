@@ -2,14 +2,14 @@
 
 That text is a witness. It agrees with every committed token, so whatever part of it a decoder commits, the witness
 itself still completes the canvas, and the next pass has one as well. No decoder can lead into a dead end, and the last
-canvas is a text of the form.
+canvas is a text of the form. Where only one token fits, no decoder is asked: see `Row`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.canvas import Canvas
@@ -65,6 +65,22 @@ class Language:
         inside = torch.where(kind_of == chosen[:, None], cost, -torch.inf)
         found[seen.to(device)] = inside.argmax(-1)
         return found
+
+    def forced(self, canvas: Canvas, window: slice) -> Bool[Tensor, " n"]:
+        """Where only one token fits: see `Constraint.forced`."""
+        free = np.zeros((int(canvas.masked[canvas.start :].sum()), self.automaton.n_kinds))
+        scores = self._scores(canvas, free)
+        sums = self._sums(canvas, scores)
+        edges = self.automaton
+        forced = torch.zeros(canvas.length, dtype=torch.bool)
+        alive = np.isin(np.arange(edges.n_states), edges.accepting)
+        for place in range(len(scores) - 1, -1, -1):
+            used = np.isfinite(sums[place][edges.source] + scores[place][edges.kind]) & alive[edges.target]
+            kinds = np.unique(edges.kind[used])
+            forced[canvas.start + place] = len(kinds) == 1 and bool(edges.is_single[kinds[0]])
+            alive = np.zeros(edges.n_states, dtype=bool)
+            alive[edges.source[used]] = True
+        return (forced & canvas.masked)[window]
 
     def _scores(self, canvas: Canvas, free: Floats) -> Floats:
         """The score of each class at each position of the region: what stands allows one class, at no cost."""

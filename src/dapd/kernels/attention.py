@@ -94,6 +94,9 @@ def _attend_behind_padding(
     every length, which takes longer than ten passes of a large model.
     """
     n, length = q.shape[2], k.shape[2]
+    if n == 1:
+        # A single query with shared heads is rearranged by flash attention, which then miscounts the sequences.
+        k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     flat = [part[0].transpose(0, 1) for part in (q, k, v)]
     ends = (mask.query_ends(n), mask.key_ends)
     out, lse = aten._flash_attention_forward(*flat, *ends, n, length, 0.0, False, False)[:2]

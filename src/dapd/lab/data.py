@@ -1,7 +1,9 @@
 """The pool of training rows: made from a seed in parallel, kept as 16-bit token ids, one tensor for each row length.
 
-A row is `prompt, answer, end of turn, EOS to the end`, with no padding to mask out: all its columns count. Some rows
-start with EOS tokens, which moves the answer along the row: answers with any number of EOS after them are seen.
+A row is `prompt, answer, end of turn, EOS to the end`, with no padding to mask out: all its columns count. Its length
+is the shortest that holds prompt and answer, or the one that holds the canvas on which such prompts are decoded: the
+EOS behind an answer are then as many as a decoder meets. Some rows start with EOS tokens, which moves the answer along
+the row: answers with any number of EOS after them are seen.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ import torch
 from jaxtyping import Int16
 from torch import Tensor
 
-from dapd.lab.settings import LENGTHS, MIXTURE, TrainSettings
+from dapd.lab.settings import LENGTHS, TrainSettings
 from dapd.lab.tasks import TASKS, Example, Split
 from dapd.lab.tokenizer import LabTokenizer
 
 CHUNK = 4000
 """Rows that one call makes. The pool depends on this number and on the seed, not on the number of processes."""
 
-SHIFTED = 0.5
+SHIFTED = 0.3
 """Share of rows that begin with EOS tokens."""
 
 
@@ -43,7 +45,7 @@ class ChunkOrder:
     split: Split
     seed: str
     rows: int
-    stretch: float
+    roomy: float
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,11 @@ def make_chunk(order: ChunkOrder) -> Chunk:
     tokenizer = LabTokenizer.build()
     columns = [_Columns() for _ in LENGTHS]
     for number in rng.choices(range(len(order.tasks)), order.shares, k=order.rows):
-        example = TASKS[order.tasks[number]].make(rng, order.split)
+        task = TASKS[order.tasks[number]]
+        example = task.make(rng, order.split)
         prompt, answer = encode(tokenizer, example)
-        place = bisect.bisect_left(LENGTHS, len(prompt) + len(answer))
-        if rng.random() < order.stretch:
-            place = rng.randrange(place, len(LENGTHS))
+        region = task.canvas(example) if rng.random() < order.roomy else len(answer)
+        place = bisect.bisect_left(LENGTHS, len(prompt) + region)
         spare = LENGTHS[place] - len(prompt) - len(answer)
         shift = rng.randint(0, spare) if rng.random() < SHIFTED else 0
         own, eos = columns[place], [tokenizer.eos_id]
@@ -103,17 +105,23 @@ def encode(tokenizer: LabTokenizer, example: Example) -> tuple[list[int], list[i
 
 def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
     """The chunks of the training pool."""
-    shares = tuple(MIXTURE[name] for name in settings.tasks)
     for number, first in enumerate(range(0, settings.rows, CHUNK)):
         size = min(CHUNK, settings.rows - first)
         seed = f"train/{settings.seed}/{number}"
-        yield ChunkOrder(settings.tasks, shares, Split.TRAIN, seed, size, settings.stretch)
+        yield ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, seed, size, settings.roomy)
+
+
+def typical(settings: TrainSettings) -> list[Rows]:
+    """A chunk of rows like those of the pool, the same for every seed: batches of all seeds have the same shapes."""
+    return join(
+        [make_chunk(ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))]
+    )
 
 
 def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
     """Rows of the test split, about equally many of each task."""
     shares = tuple(1.0 for _ in settings.tasks)
-    order = ChunkOrder(settings.tasks, shares, Split.TEST, f"probe/{settings.seed}", rows, 0.0)
+    order = ChunkOrder(settings.tasks, shares, Split.TEST, f"probe/{settings.seed}", rows, settings.roomy)
     return join([make_chunk(order)])
 
 
@@ -122,17 +130,15 @@ class PoolMaker:
 
     def __init__(self, settings: TrainSettings) -> None:
         self._orders = list(orders(settings))
-        workers = min(settings.workers or os.cpu_count() or 1, len(self._orders))
+        # Two cores are left for the compiler, which works at the same time.
+        cores = max(1, (os.cpu_count() or 1) - 2)
+        workers = min(settings.workers or cores, len(self._orders))
         self._executor: ProcessPoolExecutor | None = None
         self._futures: list[Future[Chunk]] = []
         if workers > 1:
             method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
             self._executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
             self._futures = [self._executor.submit(make_chunk, order) for order in self._orders]
-
-    def sample(self) -> list[Rows]:
-        """The first chunk: enough to know how many rows of each length there will be."""
-        return join([self._futures[0].result() if self._futures else make_chunk(self._orders[0])])
 
     def result(self) -> list[Rows]:
         """The rows of each length, in the order of the chunks."""

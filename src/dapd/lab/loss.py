@@ -2,52 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from dapd.lab.data import Rows
 from dapd.models.transformer import Transformer
 
 SMALLEST_RATE = 0.02
-"""Below it most short answers have no mask at all, and a single mask would outweigh the rest of a batch."""
+"""Below it most short answers have no mask at all."""
 
 
 @dataclass(frozen=True)
 class Noisy:
-    """A batch of rows with a part of their answers masked."""
+    """A batch of rows with a part of their answers masked.
+
+    Only masked positions are predicted. They are listed by number, and the list has the same length for every batch of
+    a shape, as CUDA graphs want it: what is left of it names other positions, whose weight is 0.
+    """
 
     tokens: Int[Tensor, "b l"]
-    target: Int[Tensor, "b l"]
-    weight: Float[Tensor, "b l"]
-    """One over the masking rate at masked columns, 0 elsewhere; scaled by row."""
+    at: Int[Tensor, " m"]
+    """Positions to predict, counted through all rows."""
+    target: Int[Tensor, " m"]
+    weight: Float[Tensor, " m"]
 
 
-def add_noise(rows: Rows, mask_id: int, full_masked: float, generator: torch.Generator) -> Noisy:
+def add_noise(rows: Rows, mask_id: int, full_masked: float, generator: torch.Generator, most: int = 0) -> Noisy:
     """Mask the answers (and the EOS after them) of a batch, each row at its own rate, uniform up to 1.
 
-    A share `full_masked` of the rows is masked whole. Rows weigh by the root of their answer's length: a bundle of
-    eight counts more than a list, but does not drown it.
+    A share `full_masked` of the rows is masked whole. A row's loss is the mean over its masks times the number of
+    columns from the answer on, which is the bound on the likelihood, divided by the root of the answer's length: a quiz
+    of eight counts more than a list, but does not drown it. `most` masks are predicted at most; 0: all of them.
     """
     target = rows.tokens.long()
-    (n, length), device = target.shape, target.device
+    n, length = target.shape
+    device = target.device
     answer = torch.arange(length, device=device) >= rows.start[:, None]
     # Evenly spread rates with one common offset: each is uniform, and a batch always sees all rates.
     t = (torch.arange(n, device=device) / n + torch.rand(1, device=device, generator=generator)) % 1.0
     rate = SMALLEST_RATE + (1 - SMALLEST_RATE) * t
     rate = torch.where(torch.rand(n, device=device, generator=generator) < full_masked, 1.0, rate)[:, None]
     masked: Bool[Tensor, "b l"] = (torch.rand(n, length, device=device, generator=generator) < rate) & answer
-    scale = rows.answer.float().rsqrt()[:, None]
-    return Noisy(torch.where(masked, mask_id, target), target, masked * scale / rate)
+    scale = answer.sum(-1) / masked.sum(-1).clamp_min(1) / rows.answer.float().sqrt()
+    at = _chosen_first(masked.flatten())[: most or n * length]
+    weight = (masked * scale[:, None]).flatten()
+    return Noisy(torch.where(masked, mask_id, target), at, target.flatten()[at], weight[at])
 
 
-def weighted_loss(network: Transformer, noisy: Noisy) -> Float[Tensor, " b"]:
-    """The weighed cross entropy of each row, summed over its columns; bf16 inside, fp32 outside."""
-    everything, kind = slice(0, noisy.tokens.shape[1]), noisy.tokens.device.type
-    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-        logits = network(noisy.tokens, everything, everything).logits
-    loss = F.cross_entropy(logits.float().flatten(0, 1), noisy.target.flatten(), reduction="none")
-    return (loss.view_as(noisy.target) * noisy.weight).sum(-1)
+def _chosen_first(chosen: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """All numbers from 0, those of chosen positions first. None stands twice, which would slow the gradient down."""
+    count = chosen.cumsum(0)
+    others = (~chosen).cumsum(0)
+    place = torch.where(chosen, count - 1, count[-1] + others - 1)
+    return torch.empty_like(place).scatter_(0, place, torch.arange(len(chosen), device=chosen.device))
+
+
+@contextmanager
+def _headless(network: Transformer) -> Iterator[nn.Linear]:
+    """The network gives its last hidden states in place of logits; the head is handed out."""
+    head = network.head
+    network.head = nn.Identity()  # type: ignore[assignment]
+    try:
+        yield head
+    finally:
+        network.head = head
+
+
+Entropy = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""`cross_entropy`, or the same compiled."""
+
+
+def cross_entropy(
+    hidden: Float[Tensor, "m d"], head: Float[Tensor, "v d"], target: Int[Tensor, " m"]
+) -> Float[Tensor, " m"]:
+    """Minus the log-probability of each target, in fp32."""
+    logits = F.linear(hidden, head).float()
+    return logits.logsumexp(-1) - logits.gather(-1, target[:, None]).squeeze(-1)
+
+
+def losses(network: Transformer, noisy: Noisy, entropy: Entropy = cross_entropy) -> Float[Tensor, " m"]:
+    """The weighed cross entropy at every position to predict; bf16 inside on a GPU, fp32 outside."""
+    everything = slice(0, noisy.tokens.shape[1])
+    kind = noisy.tokens.device.type
+    cast = kind == "cuda" and network.dtype == torch.float32
+    with torch.autocast(kind, torch.bfloat16, enabled=cast), _headless(network) as head:
+        hidden = network(noisy.tokens, everything, everything).logits.flatten(0, 1)
+        return entropy(hidden.index_select(0, noisy.at), head.weight, noisy.target) * noisy.weight

@@ -29,7 +29,7 @@ SPECIALS = (EOS, BOS, MASK, HEADER, HEADER_END, TURN_END)
 HINT = "See what it can do with: dapd lab prompts"
 """Follows the list of words that the vocabulary lacks, in every error about them."""
 
-SIGNS = ". , ? ! : ; + - = * / _ # ' \" ( ) [ ]"
+SIGNS = ". , ? ! : ; + - = * / _ # ' \" ( ) [ ] { } % < >"
 
 _SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
 

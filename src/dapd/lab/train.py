@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from dapd.decoding.graphs import capture
 from dapd.errors import DapdError
 from dapd.lab.checkpoint import export, network_config, start_from
-from dapd.lab.data import PoolMaker, Rows, held_out
-from dapd.lab.loss import Noisy, add_noise, weighted_loss
+from dapd.lab.data import PoolMaker, Rows, held_out, typical
+from dapd.lab.loss import Entropy, Noisy, add_noise, cross_entropy, losses
+from dapd.lab.optimizer import Optimizer
 from dapd.lab.settings import TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models.devices import pick_device
@@ -47,17 +47,35 @@ class State:
     """Everything that changes while training; what is saved is what resumes."""
 
     network: Transformer
+    weights: dict[str, Tensor]
+    """The weights that are trained, in fp32, by name; in another dtype the network holds a copy of them."""
     average: list[Tensor]
-    """Moving averages of the parameters, in their order."""
-    optimizer: torch.optim.AdamW
+    """Moving averages of the weights, in their order."""
+    optimizer: Optimizer
     step: int = 0
     seconds: float = 0.0
     """Time spent in steps, over all the runs it took."""
 
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Give the network its weights, where it holds a copy."""
+        if self.network.dtype != torch.float32:
+            torch._foreach_copy_(list(self.network.parameters()), list(self.weights.values()))
+
+    @torch.no_grad()
+    def follow(self, decay: float) -> None:
+        """Move the averages towards the weights."""
+        torch._foreach_lerp_(self.average, list(self.weights.values()), 1 - decay)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The network's gradients in fp32, by name."""
+        grads = {name: p.grad for name, p in self.network.named_parameters()}
+        return {name: grad.float() for name, grad in grads.items() if grad is not None}
+
     def save(self, folder: Path) -> None:
         """Write the state in one motion: a kill leaves the old one or the new one, never half of one."""
         content = {
-            "network": self.network.state_dict(),
+            "weights": self.weights,
             "average": self.average,
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
@@ -66,14 +84,19 @@ class State:
         torch.save(content, folder / f"{STATE}.tmp")
         os.replace(folder / f"{STATE}.tmp", folder / STATE)
 
+    @torch.no_grad()
     def load(self, folder: Path) -> None:
+        """Go back to a saved state."""
         content = torch.load(folder / STATE, map_location=self.network.device, weights_only=True)
-        if content["network"].keys() != self.network.state_dict().keys():
+        if content.get("weights", {}).keys() != self.weights.keys():
             raise DapdError(f"{folder / STATE} was written by another version of dapd: start the training again")
-        self.network.load_state_dict(content["network"])
+        for mine, kept in zip(self.weights.values(), content["weights"].values(), strict=True):
+            mine.copy_(kept)
         self.average = content["average"]
         self.optimizer.load_state_dict(content["optimizer"])
-        self.step, self.seconds = content["step"], content["seconds"]
+        self.step = content["step"]
+        self.seconds = content["seconds"]
+        self.publish()
 
 
 def initialise(network: Transformer, seed: int) -> None:
@@ -94,15 +117,24 @@ def initialise(network: Transformer, seed: int) -> None:
 
 
 def new_state(settings: TrainSettings, tokenizer: LabTokenizer, device: torch.device) -> State:
+    """A network with fresh weights, or with those of an earlier checkpoint, and what trains it."""
     network = Transformer(network_config(settings, tokenizer)).to(device)
     initialise(network, settings.seed)
     if settings.start:
         start_from(network, tokenizer, Path(settings.start))
-    matrices = [p for p in network.parameters() if p.ndim > 1]
-    vectors = [p for p in network.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.98), fused=device.type == "cuda")
-    return State(network, [p.detach().clone() for p in network.parameters()], optimizer)
+    half = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
+    weights = {name: p.detach().clone() if half else p.detach() for name, p in network.named_parameters()}
+    network.to(torch.bfloat16 if half else torch.float32)
+    optimizer = Optimizer(network.config, weights, muon=settings.optimizer == "muon", decay=settings.weight_decay)
+    return State(network, weights, [weight.clone() for weight in weights.values()], optimizer)
+
+
+@torch.no_grad()
+def clip(gradients: dict[str, Tensor], most: float) -> None:
+    """Shorten the gradient of all weights together to a length of `most`, in place and without waiting for a GPU."""
+    parts = list(gradients.values())
+    length = torch.stack(torch._foreach_norm(parts)).norm()
+    torch._foreach_mul_(parts, (most / (length + 1e-6)).clamp_max(1.0))
 
 
 def rate_at(settings: TrainSettings, step: int, progress: float) -> float:
@@ -113,23 +145,26 @@ def rate_at(settings: TrainSettings, step: int, progress: float) -> float:
 
 
 class Batches:
-    """Rows of every length for each step, in the proportion in which the first chunk of the pool holds them."""
+    """Rows of every length for each step, in the proportion in which a sample of rows has them."""
 
-    def __init__(self, sample: list[Rows], tokens: int, device: torch.device) -> None:
+    def __init__(self, sample: list[Rows], tokens: int, full_masked: float, device: torch.device) -> None:
         self.pool = [rows.to(device) for rows in sample]
         columns = sum(rows.tokens.numel() for rows in sample)
         self.sizes = [_batch_size(tokens * len(rows) / columns) for rows in sample]
         self.tokens = sum(size * rows.tokens.shape[1] for size, rows in zip(self.sizes, sample, strict=True))
+        self.most = [_most_masks(rows, size, full_masked) for rows, size in zip(sample, self.sizes, strict=True)]
+        """The most masks that are predicted, for each length."""
 
     def fill(self, pool: list[Rows]) -> None:
-        """Put the whole pool in the place of its first chunk."""
+        """Put the pool in the place of the sample."""
         self.pool = [rows.to(old.tokens.device) for rows, old in zip(pool, self.pool, strict=True)]
 
-    def draw(self, generator: torch.Generator) -> Iterator[Rows]:
-        for size, rows in zip(self.sizes, self.pool, strict=True):
-            if size:
+    def draw(self, generator: torch.Generator) -> Iterator[tuple[Rows, int]]:
+        """A batch of each length that occurs, with the most masks to predict."""
+        for size, rows, most in zip(self.sizes, self.pool, self.most, strict=True):
+            if size and len(rows):
                 index = torch.randint(len(rows), (size,), device=rows.tokens.device, generator=generator)
-                yield Rows(*(tensor[index] for tensor in vars(rows).values()))
+                yield Rows(*(tensor[index] for tensor in vars(rows).values())), most
 
 
 def _batch_size(size: float) -> int:
@@ -137,11 +172,21 @@ def _batch_size(size: float) -> int:
     return math.ceil(size) if size < 8 else round(size / 8) * 8
 
 
-def backward(network: Transformer, batch: list[Noisy]) -> Tensor:
+def _most_masks(rows: Rows, size: int, full_masked: float) -> int:
+    """Masks that hardly any batch of `size` such rows exceeds, as a multiple of 64 where that is possible."""
+    if not size:
+        return 0
+    length = rows.tokens.shape[1]
+    expected = size * (length - float(rows.start.float().mean())) * (0.5 + 0.5 * full_masked)
+    # Four standard deviations, if the masks of a row deviate by two thirds of their number.
+    return min(size * length, 64 * math.ceil(expected * (1 + 2.6 / math.sqrt(size)) / 64))
+
+
+def backward(network: Transformer, batch: list[Noisy], entropy: Entropy) -> Tensor:
     """Add the gradients of a batch; the loss comes back."""
     total = torch.zeros((), device=network.device)
     for noisy in batch:
-        loss = weighted_loss(network, noisy).sum()
+        loss = losses(network, noisy, entropy).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
@@ -150,13 +195,13 @@ def backward(network: Transformer, batch: list[Noisy]) -> Tensor:
 class Replay:
     """Forward and backward of a batch of fixed shapes as one CUDA graph."""
 
-    def __init__(self, network: Transformer, batch: list[Noisy]) -> None:
+    def __init__(self, network: Transformer, batch: list[Noisy], entropy: Entropy) -> None:
         self.batch = [Noisy(*(tensor.clone() for tensor in vars(noisy).values())) for noisy in batch]
 
         def work() -> Tensor:
             # The gradients must be made inside of the graph: it would add to where it found them.
             network.zero_grad(set_to_none=True)
-            return backward(network, self.batch)
+            return backward(network, self.batch, entropy)
 
         self.replay = capture(work, warmups=3)
 
@@ -171,7 +216,10 @@ class Trainer:
     """One training run in a folder of its own."""
 
     def __init__(self, settings: TrainSettings, folder: Path, report: Report, started: float) -> None:
-        self.settings, self.folder, self.report, self.started = settings, folder, report, started
+        self.settings = settings
+        self.folder = folder
+        self.report = report
+        self.started = started
         maker = PoolMaker(settings)
         self.device = pick_device(settings.device)
         self.tokenizer = LabTokenizer.build()
@@ -183,7 +231,8 @@ class Trainer:
         ]
         self._keep_log()
         # The compiler works while other processes still make the pool.
-        self.batches = Batches(maker.sample(), settings.tokens, self.device)
+        self.batches = Batches(typical(settings), settings.tokens, settings.full_masked, self.device)
+        self.entropy: Entropy = cross_entropy
         if settings.compile:
             self._compile()
         self.replay: Replay | None = None
@@ -192,9 +241,18 @@ class Trainer:
         self.batches.fill(maker.result())
         setup = time.monotonic() - started
         self.budget = max(1.0, 60 * settings.minutes - settings.reserve - setup) if settings.minutes else math.inf
-        n = sum(p.numel() for p in self.state.network.parameters())
+        n = sum(weight.numel() for weight in self.state.weights.values())
         rows = {str(r.tokens.shape[1]): len(r) for r in self.batches.pool}
-        self.note(event="start", parameters=n, setup=round(setup, 1), rows=rows, batch=self.batches.sizes)
+        gpu = round(torch.cuda.max_memory_reserved() / 2**30, 1) if self.device.type == "cuda" else 0.0
+        self.note(
+            event="start",
+            parameters=n,
+            setup=round(setup, 1),
+            rows=rows,
+            batch=self.batches.sizes,
+            masks=self.batches.most,
+            gpu_gib=gpu,
+        )
 
     def note(self, **record: Any) -> None:
         record = {"step": self.state.step, **record}
@@ -214,109 +272,121 @@ class Trainer:
 
         Every batch shape is tried here, so that no step of the run waits for the compiler.
         """
-        layers = list(self.state.network.layers)
+        network = self.state.network
+        layers = list(network.layers)
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 4 * len(self.batches.sizes))
         for layer in layers:
             layer.compile(dynamic=False)
+        self.entropy = torch.compile(cross_entropy, dynamic=False)
         try:
-            for rows in self.batches.draw(self._generator(0)):
-                self._loss_of(rows, self._generator(0)).sum().backward()  # type: ignore[no-untyped-call]
+            backward(network, self._noisy(0), self.entropy)
         except Exception as error:  # any failure of the compiler: training is still possible, only slower
             for layer in layers:
                 layer._compiled_call_impl = None
+            self.entropy = cross_entropy
             self.note(event="not compiled", reason=f"{type(error).__name__}: {error}"[:300])
-        self.state.optimizer.zero_grad(set_to_none=True)
+        network.zero_grad(set_to_none=True)
 
     def _capture(self) -> None:
         """Record forward and backward of a step; every step has the same shapes."""
         try:
-            self.replay = Replay(self.state.network, self._noisy(list(self.batches.draw(self._generator(0))), 0))
+            self.replay = Replay(self.state.network, self._noisy(0), self.entropy)
             self.note(event="captured")
         except RuntimeError as error:
             self.note(event="not captured", reason=str(error)[:300])
 
-    def _generator(self, step: int) -> torch.Generator:
-        """Randomness of one step: it depends on the seed and the step alone, so a resumed run repeats nothing."""
-        return torch.Generator(self.device).manual_seed(self.settings.seed * 1_000_003 + step)
+    def _generator(self, number: int) -> torch.Generator:
+        """Randomness that depends on the seed and a number alone, so a resumed run repeats nothing."""
+        return torch.Generator(self.device).manual_seed(self.settings.seed * 1_000_003 + number)
 
-    def _noisy(self, batch: list[Rows], step: int) -> list[Noisy]:
-        """A batch with its masks; weights are divided by what the rows of the whole batch weigh together."""
-        generator = self._generator(step)
-        unit = torch.stack([rows.answer.float().sqrt().sum() for rows in batch]).sum()
-        masked = [add_noise(rows, self.tokenizer.mask_id, self.settings.full_masked, generator) for rows in batch]
+    def _noisy(self, step: int) -> list[Noisy]:
+        """The batch of a step with its masks; weights are divided by what the rows of all lengths weigh together."""
+        # Draws of rows and of masks have streams of their own: odd and even numbers.
+        drawn = list(self.batches.draw(self._generator(2 * step + 1)))
+        generator = self._generator(2 * step)
+        unit = torch.stack([rows.answer.float().sqrt().sum() for rows, _ in drawn]).sum()
+        mask_id = self.tokenizer.mask_id
+        full = self.settings.full_masked
+        masked = [add_noise(rows, mask_id, full, generator, most) for rows, most in drawn]
         return [dataclasses.replace(noisy, weight=noisy.weight / unit) for noisy in masked]
-
-    def _loss_of(self, rows: Rows, generator: torch.Generator) -> Float[Tensor, " b"]:
-        noisy = add_noise(rows, self.tokenizer.mask_id, self.settings.full_masked, generator)
-        return weighted_loss(self.state.network, noisy)
 
     @property
     def progress(self) -> float:
         return max(self.state.step / self.settings.steps, self.state.seconds / self.budget)
 
-    def run(self) -> None:
-        """Step until the steps or the time are used up."""
-        before, began, first = self.state.seconds, time.monotonic(), self.state.step
-        mark, marked_step = began, first
-        while self.progress < 1:
+    def run(self, stop: float = math.inf) -> bool:
+        """Step until steps or time are used up, and say whether they are; pause `stop` seconds after the start."""
+        before = self.state.seconds
+        began = time.monotonic()
+        first = self.state.step
+        mark = began
+        marked_step = first
+        while self.progress < 1 and time.monotonic() - self.started < stop:
             loss = self.step()
             if self.device.type == "cuda" and self.state.step % SYNC_EVERY == 0:
                 torch.cuda.synchronize()
             self.state.seconds = before + time.monotonic() - began
             done = self.state.step
             if done % self.settings.log_every == 0:
-                value, now = float(loss), time.monotonic()
+                value = float(loss)
+                now = time.monotonic()
                 speed = (done - marked_step) * self.batches.tokens / max(now - mark, 1e-9)
-                lr = self.state.optimizer.param_groups[0]["lr"]
                 self.note(
-                    loss=round(value, 5), lr=round(lr, 7), tokens_per_s=round(speed), progress=round(self.progress, 4)
+                    loss=round(value, 5),
+                    lr=round(rate_at(self.settings, done - 1, self.progress), 7),
+                    tokens_per_s=round(speed),
+                    progress=round(self.progress, 4),
                 )
-                mark, marked_step = time.monotonic(), done
+                mark = time.monotonic()
+                marked_step = done
             if done % self.settings.probe_every == 0:
                 self.note(event="probe", held_out=self.probe_loss())
             if done % self.settings.save_every == 0:
                 self.state.save(self.folder)
-        if self.state.step > first:
+        if self.state.step > first or not (self.folder / STATE).is_file():
             self.state.save(self.folder)
+        return self.progress >= 1
 
     def step(self) -> Tensor:
         """One update of the weights and of their average."""
         state = self.state
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate_at(self.settings, state.step, self.progress)
-        # Draws of rows and of masks have streams of their own: odd and even seeds.
-        rows = list(self.batches.draw(self._generator(2 * state.step + 1)))
-        batch = self._noisy(rows, 2 * state.step)
+        batch = self._noisy(state.step)
         if self.replay is not None:
             total = self.replay(batch)
         else:
-            state.optimizer.zero_grad(set_to_none=True)
-            total = backward(state.network, batch)
-        parameters = list(state.network.parameters())
-        nn.utils.clip_grad_norm_(parameters, self.settings.clip)
-        state.optimizer.step()
+            state.network.zero_grad(set_to_none=True)
+            total = backward(state.network, batch, self.entropy)
+        gradients = state.gradients()
+        clip(gradients, self.settings.clip)
+        state.optimizer.step(gradients, rate_at(self.settings, state.step, self.progress))
+        state.publish()
         state.step += 1
-        decay = min(self.settings.ema, (1 + state.step) / (10 + state.step))
-        with torch.no_grad():
-            torch._foreach_lerp_(state.average, [p.detach() for p in parameters], 1 - decay)
+        state.follow(min(self.settings.ema, (1 + state.step) / (10 + state.step)))
         return total
 
     @torch.no_grad()
     def probe_loss(self) -> dict[str, float]:
         """The loss per answer token on held-out prompts, by task, always under the same masks."""
         names = self.settings.tasks
-        sums, counts = torch.zeros(len(names)), torch.zeros(len(names))
+        sums = torch.zeros(len(names))
+        counts = torch.zeros(len(names))
+        generator = self._generator(0)
         for rows in self.probe:
+            full = self.settings.full_masked
+            noisy = add_noise(rows, self.tokenizer.mask_id, full, generator, _most_masks(rows, len(rows), full))
             with torch.compiler.set_stance("force_eager"):  # these shapes are not worth compiling
-                loss = self._loss_of(rows, self._generator(0))
-            loss = (loss / rows.answer.float().sqrt()).cpu()
-            sums.index_add_(0, rows.task.long().cpu(), loss)
-            counts.index_add_(0, rows.task.long().cpu(), torch.ones(len(rows)))
+                loss = losses(self.state.network, noisy)
+            task = rows.task.long()
+            length = rows.tokens.shape[1]
+            per_row = torch.zeros(len(rows), device=loss.device).index_add_(0, noisy.at // length, loss.float())
+            sums.index_add_(0, task.cpu(), (per_row / rows.answer.float().sqrt()).cpu())
+            counts.index_add_(0, task.cpu(), torch.ones(len(rows)))
         return {name: round(float(s / c), 5) for name, s, c in zip(names, sums, counts, strict=True) if c > 0}
 
     def export(self, folder: Path) -> None:
         """The averaged weights as a checkpoint, with the settings and the log of the run."""
-        names = [name for name, _ in self.state.network.named_parameters()]
-        export(folder, self.settings, dict(zip(names, self.state.average, strict=True)), self.tokenizer)
+        averaged = dict(zip(self.state.weights, self.state.average, strict=True))
+        export(folder, self.settings, averaged, self.tokenizer)
         (folder / LOG).write_bytes((self.folder / LOG).read_bytes())
 
     def record(self) -> dict[str, Any]:
@@ -327,7 +397,7 @@ class Trainer:
             "steps": self.state.step,
             "tokens": self.state.step * self.batches.tokens,
             "seconds": round(self.state.seconds, 1),
-            "parameters": sum(p.numel() for p in self.state.network.parameters()),
+            "parameters": sum(weight.numel() for weight in self.state.weights.values()),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": gpu or "cpu",

@@ -136,6 +136,15 @@ class RMSNorm(nn.Module):
         return add_rms_norm(residual, h, self.weight, self.eps)
 
 
+class Embedding(nn.Embedding):
+    """An embedding that draws no numbers where there are none: for a tensor without memory torch would load its
+    compiler to do that, which takes longer than all else of a short command."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Layer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -187,7 +196,7 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocab_size, config.d_model)
+        self.embed = Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.d_model, config.norm_eps)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)

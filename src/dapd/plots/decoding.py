@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from dapd.errors import DapdError
 from dapd.plots.axes import count_axes
 from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, check_suffix, plain, sheet
-from dapd.plots.palette import STEPS, colour, family, labels, style
+from dapd.plots.palette import STEPS, family, labels, settings, style
 from dapd.plots.soundness import check_traces
 from dapd.trace import Trace
 
 BINS = 100
 """Points of normalised progress at which curves are averaged."""
 MOST_PANELS = 12
+DASHES = ("-", "--", ":", "-.")
 WHEN = "decided at (% of passes)"
 """What the colours say: how much of the decoding was done when the pass began that decided a token."""
 
@@ -63,7 +64,7 @@ def heatmap(
     is early, as in the paper.
     """
     check(traces, path, until)
-    groups = by_family(traces)
+    groups = by_decoder(traces)
     columns = min(2, len(groups))
     lines = -(-len(groups) // columns)
     size = (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.4)
@@ -88,13 +89,14 @@ def segments(
     check(traces, path, 1.0)
     with sheet(path, Grid(2, 2, (WIDE, 2.9), sharey=True), axes, layout) as drawing:
         passes, progress = drawing.axes
-        for name, group in by_family(traces).items():
+        groups = by_decoder(traces)
+        for (name, group), look in zip(groups.items(), looks(list(groups.values())), strict=True):
             counts = [torch.tensor([0.0, *(float(r.segments) for r in trace.steps)]) for trace in group]
             longest = max(len(count) for count in counts)
             held = torch.stack([torch.cat((c, c[-1:].expand(longest - len(c)))) for c in counts])
-            _band(passes, torch.arange(longest), held, name, len(group))
+            _band(passes, torch.arange(longest), held, name, look)
             even = torch.stack([c[(torch.linspace(0, 1, BINS + 1) * (len(c) - 1)).long()] for c in counts])
-            _band(progress, torch.linspace(0, 100, BINS + 1), even, name, len(group))
+            _band(progress, torch.linspace(0, 100, BINS + 1), even, name, look)
         passes.set_xlabel("forward passes")
         progress.set_xlabel("progress (% of passes)")
         passes.set_ylabel("segments (count)")
@@ -136,11 +138,19 @@ def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) 
     )
 
 
-def by_family(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
+def by_decoder(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
+    """The traces of each decoder under each of its settings, by its name and what sets it apart from others."""
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
-        groups.setdefault(family(trace), []).append(trace)
-    return groups
+        groups.setdefault(repr(settings(trace)), []).append(trace)
+    return dict(zip(labels([group[0] for group in groups.values()]), groups.values(), strict=True))
+
+
+def looks(groups: Sequence[Sequence[Trace]]) -> Iterator[dict[str, Any]]:
+    """The look of each group's line: the colour of its decoder, with other dashes for every further setting of it."""
+    families = [family(group[0]) for group in groups]
+    for place, name in enumerate(families):
+        yield {**style(name), "linestyle": DASHES[families[:place].count(name) % len(DASHES)]}
 
 
 def check(traces: Sequence[Trace], path: Path | None, until: float) -> None:
@@ -160,14 +170,15 @@ def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
     return group
 
 
-def _band(axis: Any, x: Tensor, values: Float[Tensor, "samples points"], name: str, n: int) -> None:
+def _band(axis: Any, x: Tensor, values: Float[Tensor, "samples points"], name: str, look: Mapping[str, Any]) -> None:
     """The mean and the middle 80% of the samples."""
+    n = len(values)
     now_and_then = max(1, len(x) // 8)
-    look = {**style(name), "markersize": 4.5, "markevery": (now_and_then, now_and_then)}
-    axis.plot(x, values.mean(0), label=plain(name if n == 1 else f"{name} ({n} samples)"), **look)
+    marks = {"markersize": 4.5, "markevery": (now_and_then, now_and_then)}
+    axis.plot(x, values.mean(0), label=plain(name if n == 1 else f"{name} ({n} samples)"), **look, **marks)
     if n > 1:
         low, high = torch.quantile(values, torch.tensor([0.1, 0.9]), dim=0)
-        axis.fill_between(x, low, high, color=colour(name), alpha=0.15, linewidth=0)
+        axis.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def _questions(axis: Any, group: Sequence[Trace]) -> None:

@@ -66,13 +66,13 @@ def _likeness(preset: Mapping[str, Any], said: Mapping[str, Any]) -> int:
 
 
 def labels(traces: Sequence[Trace]) -> list[str]:
-    """A name for each trace: the family, with the settings in which those of one family differ, or else a number."""
+    """A name for each trace: the family, with what is set in one and otherwise in another of it, or else a number."""
     families = [family(trace) for trace in traces]
     out = []
     for trace, name in zip(traces, families, strict=True):
-        peers = [_settings(t) for t, other in zip(traces, families, strict=True) if other == name]
-        mine = _settings(trace)
-        odd = [key for key in mine if any(peer.get(key) != mine[key] for peer in peers)]
+        peers = [settings(t) for t, other in zip(traces, families, strict=True) if other == name]
+        mine = settings(trace)
+        odd = [k for k, value in mine.items() if value is not None and any(peer.get(k) != value for peer in peers)]
         out.append(" ".join([name, *(f"{key}={mine[key]}" for key in odd[:3])]))
     seen: dict[str, int] = {}
     for place, label in enumerate(out):
@@ -82,7 +82,8 @@ def labels(traces: Sequence[Trace]) -> list[str]:
     return out
 
 
-def _settings(trace: Trace) -> dict[str, Any]:
+def settings(trace: Trace) -> dict[str, Any]:
+    """What a trace was made with: the model, the decoder's fields and the loop's, without the seed."""
     options = trace.about.get("options")
     loop = {k: v for k, v in options.items() if k not in ("seed", "sampling")} if isinstance(options, Mapping) else {}
     strategy = trace.about.get("strategy")

@@ -141,15 +141,17 @@ def deployment(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -
 
 
 def _start(config: Config) -> None:
-    """Start what Ray Serve itself consists of. On a busy machine that takes longer than the minute which it waits."""
+    """Start what Ray Serve itself consists of. On a busy machine that takes longer than the minute which it waits, or
+    than it gives its proxy, which it then replaces."""
     from ray import serve
+    from ray.exceptions import RayActorError
 
     end = time.monotonic() + PATIENCE
     while True:
         try:
             serve.start(http_options={"host": config.host, "port": config.port})
             return
-        except TimeoutError as error:  # asked again, it goes on from where it is
+        except (TimeoutError, RayActorError) as error:  # asked again, it goes on from where it is
             if time.monotonic() > end:
                 raise DapdError(f"Ray Serve does not start: {first_line(error)}") from None
 

@@ -15,8 +15,9 @@ from typing import Any
 Edge = tuple[int, int]
 """Two positions of an answer, the smaller one first."""
 
-PIECE = r"\[[0-9]\]| ?[A-Za-z]+| ?[0-9]|\n\n|\n| ?[^\sA-Za-z0-9]"
-"""How text falls into tokens: words, single digits and signs, each with the space before it; `[1]` is one token."""
+PIECE = r"\[[0-9]\]| ?[A-Za-z]+| ?[0-9]|\n(?: {4})+|\n\n|\n| ?(?:[=!<>+*]=|\*\*)| ?[^\sA-Za-z0-9]"
+"""How text falls into tokens: words, single digits and signs, each with the space before it. One token each are `[1]`,
+a newline with the indentation behind it, and the longer signs of Python."""
 
 _PIECE = re.compile(PIECE)
 
@@ -65,6 +66,10 @@ class Task(ABC):
     @abstractmethod
     def room(self) -> int:
         """Tokens that any answer and its end fit into: the length to decode."""
+
+    def canvas(self, example: Example) -> int:
+        """Tokens that an answer to this very prompt and its end fit into; `room` is the largest of them."""
+        return self.room
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Example: ...

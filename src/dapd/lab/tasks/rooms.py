@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 
 from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, DiffusionLM
 from dapd.lab.tasks import TASKS, Task
@@ -19,24 +22,43 @@ def room_for(lm: DiffusionLM, prompt: object) -> int:
     return DEFAULT_NEW_TOKENS if needed is None else needed
 
 
+SAMPLE = 50
+"""Prompts of a task from which its frame is read."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all prompts of a task begin and end with; word problems begin with any name, and all end alike."""
+
+    head: str
+    tail: str
+
+    @classmethod
+    def of(cls, task: Task) -> Frame:
+        prompts = [task.make(random.Random(i)).prompt for i in range(SAMPLE)]
+        return cls(_shared(prompts), _shared([prompt[::-1] for prompt in prompts])[::-1])
+
+    def holds(self, prompt: str) -> bool:
+        return prompt.startswith(self.head) and prompt.endswith(self.tail)
+
+
 def room(prompt: str) -> int | None:
-    """How many tokens the answer to a prompt needs, if it begins like a prompt of the lab; None: it does not."""
+    """How many tokens the answer to a prompt needs, if it is framed like a prompt of the lab; None: it is not."""
+    prompt = prompt.strip()
     n_questions = sum(line.startswith("[") for line in prompt.splitlines())
-    tasks = _openings().get(_opening(prompt), [])
-    return max((_asking(task, n_questions).room for task in tasks), default=None)
+    rooms = [_asking(task, n_questions).room for task, frame in _frames().items() if frame.holds(prompt)]
+    return max(rooms, default=None)
+
+
+def _shared(texts: Sequence[str]) -> str:
+    """What all texts begin with: in alphabetical order, what the first and the last of them begin with."""
+    pairs = zip(min(texts), max(texts), strict=False)
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @cache
-def _openings() -> dict[str, list[Task]]:
-    """The tasks by the first two words of their prompts."""
-    openings: dict[str, list[Task]] = {}
-    for task in TASKS.values():
-        openings.setdefault(_opening(task.make(random.Random(0)).prompt), []).append(task)
-    return openings
-
-
-def _opening(prompt: str) -> str:
-    return " ".join(prompt.split()[:2])
+def _frames() -> dict[Task, Frame]:
+    return {task: Frame.of(task) for task in TASKS.values()}
 
 
 def _asking(task: Task, n_questions: int) -> Task:

@@ -1,0 +1,302 @@
+"""What the sweep over the lab's tasks says: `python experiments/lab_tables.py out/tradeoff --out docs/lab/tradeoff`.
+
+Reads the folders that experiments/lab_tradeoff.py wrote (one for each model, in it one for each task), prints the
+tables as Markdown and writes tradeoff.md, summary.json and tradeoff.png. A setting counts once every model has met
+every prompt with it; intervals are those of means under resampled models and prompts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dapd.cli import run
+from dapd.errors import DapdError
+from dapd.evaluation.compare import Result, read_results
+from dapd.evaluation.edges import EdgeAuc, edge_auc
+from dapd.evaluation.runs import RESULTS
+from dapd.evaluation.seeds import Cell, cells, passes_ratio
+from dapd.evaluation.summary import Row, pareto
+from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
+from dapd.io.files import make_folder, write_text
+from dapd.io.table import Table
+from dapd.lab.evaluate import Way
+from dapd.lab.tasks import TASKS, Task, get
+from dapd.plots.tradeoff import tradeoff
+from dapd.strategies import AttentionNeed
+
+DAPD = ("dapd-staged", "dapd-direct")
+BASELINES = ("original", "fast-dllm", "fast-dllm-factor", "eb-sampler", "klass", "local-leap", "dawn")
+WITHIN = 1.0
+"""Points of accuracy that count as equal."""
+PAPER = {
+    "KLASS": "klass confidence=0.9",
+    "Fast-dLLM": "fast-dllm threshold=0.9",
+    "EB-Sampler": "eb-sampler gamma=0.1",
+    "DAPD-Staged": "dapd-staged tau_max=0.15",
+    "DAPD-Direct": "dapd-direct tau_max=0.05",
+}
+"""The methods of the paper's tables, each with the knob of its preset."""
+WAYS = {
+    "1 block": Way(),
+    "1 block, EOS banned": Way(eos="ban"),
+    "1 block, EOS deferred": Way(eos="defer"),
+    "blocks of 32": Way(32),
+}
+OPEN_ENDED = ("quiz-5", "story", "code", "record", "scene")
+"""Tasks whose texts end anywhere on the canvas."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A decoder on a task, with the name of its setting taken apart."""
+
+    cell: Cell
+
+    @cached_property
+    def row(self) -> Row:
+        return self.cell.row()
+
+    @cached_property
+    def knob(self) -> str:
+        """The decoder without its way."""
+        return " ".join(word for word in self.cell.decoder.split() if not word.startswith(("block_length=", "eos=")))
+
+    @cached_property
+    def way(self) -> Way:
+        fields = dict(word.split("=", 1) for word in self.cell.decoder.split()[1:])
+        block = fields.get("block_length")
+        return Way(int(block) if block else None, fields.get("eos", "none"))  # type: ignore[arg-type]
+
+    @property
+    def is_dapd_in_one_block(self) -> bool:
+        return self.cell.family in DAPD and self.way == Way() and "layers" not in self.knob
+
+    def __str__(self) -> str:
+        return f"{self.row.score:.1f} in {self.row.nfe:.1f}"
+
+    @property
+    def full(self) -> str:
+        return f"{self} ({self.knob}, {self.way.label})"
+
+
+Points = Sequence[Point]
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder that lab_tradeoff.py wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder for the tables and the figure.")] = Path("tradeoff"),
+    edges: Annotated[bool, typer.Option(help="Measure the edge AUC of every layer too.")] = False,
+    model: Annotated[str, typer.Option("--model", "-m", help="The model whose layers are measured.")] = DEFAULT_MODEL,
+) -> None:
+    """Make tables and a figure of what was decoded."""
+    by_model = read(folder)
+    points = [Point(cell) for cell in cells(by_model)]
+    if not points:
+        raise DapdError(f"{folder} holds no setting that is complete on every model; run lab_tradeoff.py further")
+    sweep = [point for point in points if point.cell.task == "quiz-5" or not point.cell.task.startswith("quiz-")]
+    make_folder(out)
+    aucs = [auc for task in TASKS.values() if edges and task.graph for auc in layer_aucs(load(model), task)]
+    sections = [
+        ("What is needed for the accuracy of the best baseline", verdicts(sweep)),
+        ("One setting for all tasks, and the best for each", single_settings(sweep)),
+        ("EOS overflow", eos_overflow(sweep)),
+        ("Blocks", block_wise(sweep)),
+        ("More questions", questions(points)),
+        ("Tied answers by the strength of the tie", ladder(by_model)),
+        ("Where attention shows the graph", edge_table(aucs)),
+        ("Pareto fronts", fronts(sweep)),
+    ]
+    tables = [f"## {title}\n\n{table.to_markdown()}" for title, table in sections if table and table.rows]
+    text = "\n".join([f"# The decoders on {len(by_model)} model(s) of the lab\n", *tables])
+    write_text(out / "tradeoff.md", text)
+    rows = [dataclasses.asdict(point.row) for point in points]
+    write_text(out / "summary.json", json.dumps({"models": len(by_model), "rows": rows}, indent=1) + "\n")
+    tradeoff([row for task in tasks_of(sweep) for row in family_fronts(of(sweep, task))], out / "tradeoff.png")
+    print(text)
+
+
+def read(folder: Path) -> list[list[Result]]:
+    """The results of every model."""
+    models = sorted({path.parents[1] for path in folder.glob(f"*/*/{RESULTS}")})
+    if not models:
+        raise DapdError(f"{folder} holds no results; experiments/lab_tradeoff.py makes them")
+    return [[r for path in sorted(model.glob(f"*/{RESULTS}")) for r in read_results(path.parent)] for model in models]
+
+
+def of(points: Points, task: str) -> list[Point]:
+    return [point for point in points if point.cell.task == task]
+
+
+def tasks_of(points: Points) -> list[str]:
+    names = {point.cell.task for point in points}
+    return sorted(names, key=lambda name: [*OPEN_ENDED, *TASKS, name].index(name))
+
+
+def mean(points: Points, name: str) -> float:
+    """The mean of a number of their rows."""
+    return float(sum(getattr(point.row, name) for point in points) / len(points))
+
+
+def fastest(settings: Sequence[Points], score: float) -> Points:
+    """The fewest passes among what reaches a score; a setting is its points on some tasks. Empty: none does."""
+    return min((s for s in settings if mean(s, "score") >= score), key=lambda s: mean(s, "nfe"), default=[])
+
+
+def best(settings: Sequence[Points]) -> Points:
+    """The fewest passes within a point of the highest score."""
+    return fastest(settings, max((mean(setting, "score") for setting in settings), default=0.0) - WITHIN)
+
+
+def verdicts(points: Points) -> Table:
+    """DAPD in one block at the accuracy of the best baseline under its best setting, and what that baseline needs."""
+    head = ("task", "step by step", "best baseline", "DAPD in one block, no EOS rule", "passes, ratio (95%)")
+    return Table(head, [line for task in tasks_of(points) for line in verdict(of(points, task))], words=4)
+
+
+def verdict(points: Points) -> Iterator[Sequence[str]]:
+    """The line of one task, where baselines were decoded."""
+    baselines = [[p] for p in points if p.cell.family in BASELINES]
+    dapd = [[p] for p in points if p.is_dapd_in_one_block]
+    if not baselines or not dapd:
+        return
+    (base,) = best(baselines)
+    steps = best([[p] for p in points if p.knob == "original k=1"])
+    ours = fastest(dapd, max(p.row.score for (p,) in baselines) - WITHIN)
+    said, ratio = f"none; at best {best(dapd)[0].full}", "-"
+    if ours:
+        said, estimate = ours[0].full, passes_ratio(base.cell, ours[0].cell)
+        ratio = f"{estimate.value:.2f} ({estimate.low:.2f}-{estimate.high:.2f})"
+    yield base.cell.task, "".join(p.full for p in steps), base.full, said, ratio
+
+
+def single_settings(points: Points) -> Table:
+    """For each family the one setting that is best over all tasks, beside the best setting of every task."""
+    tasks = tasks_of(points)
+    lines = []
+    for family in (*DAPD, *BASELINES):
+        mine = [p for p in points if p.cell.family == family]
+        settings = settings_for_all(mine, tasks)
+        if settings:
+            common = best(list(settings.values()))
+            name = next(name for name, own in settings.items() if own is common)
+            each = [p for task in tasks for p in best([[p] for p in of(mine, task)])]
+            lines.append((family, name, *(f"{mean(s, n):.1f}" for s in (common, each) for n in ("score", "nfe"))))
+    return Table(("decoder", "one setting", "score %", "passes", "best per task: score %", "passes"), lines, words=2)
+
+
+def settings_for_all(points: Points, tasks: Sequence[str]) -> dict[str, Points]:
+    """Every setting on every task; where a canvas is too short for the blocks, it is decoded as one block."""
+    places = {(p.knob, p.way, p.cell.task): p for p in points}
+    settings: dict[str, Points] = {}
+    for knob, way in dict.fromkeys((p.knob, p.way) for p in points):
+        own = [places.get((knob, way, task)) or places.get((knob, Way(eos=way.eos), task)) for task in tasks]
+        if all(own):
+            settings[f"{knob}, {way.label}"] = [p for p in own if p is not None]
+    return settings
+
+
+def eos_overflow(points: Points) -> Table:
+    """The paper's table: one block, one block with EOS held back, and blocks, for every method."""
+    tasks = [task for task in OPEN_ENDED if of(points, task)]
+    lines = []
+    for method, knob in PAPER.items():
+        for setting, way in WAYS.items():
+            here = [find(points, task, knob, way) for task in tasks]
+            if any(here):
+                numbers = [cell for p in here for cell in _numbers(p, lambda p: p.row.nfe)]
+                lines.append((method, setting, *numbers))
+    head = [text for task in tasks for text in (f"{task}: score %", "passes")]
+    return Table(("method", "setting", *head), lines, words=2)
+
+
+def block_wise(points: Points) -> Table:
+    """The paper's table of blocks, on five questions; speed is in tokens per pass, which no machine changes."""
+    canvas = get("quiz-5").room
+    lines = []
+    for method, knob in PAPER.items():
+        for block in (None, 96, 32, 16):
+            point = find(points, "quiz-5", knob, Way(block))
+            if point is not None:
+                tokens = _numbers(point, lambda p: p.row.tokens_per_forward)
+                lines.append((method, str(canvas // (block or canvas)), *tokens, f"{point.row.nfe:.1f}"))
+    return Table(("method", "blocks", "score %", "tokens/pass", "passes"), lines)
+
+
+def find(points: Points, task: str, knob: str, way: Way) -> Point | None:
+    return next((p for p in points if (p.cell.task, p.knob, p.way) == (task, knob, way)), None)
+
+
+def _numbers(point: Point | None, speed: Callable[[Point], float]) -> tuple[str, str]:
+    return ("", "") if point is None else (f"{point.row.score:.1f}", f"{speed(point):.1f}")
+
+
+def questions(points: Points) -> Table:
+    """Score and passes for one to eight questions."""
+    tasks = [f"quiz-{n}" for n in range(1, 9) if of(points, f"quiz-{n}")]
+    asked = [p for p in points if p.cell.task in tasks]
+    labels = dict.fromkeys(p.cell.decoder for p in asked if p.cell.task != "quiz-5")
+    shown = {(p.cell.decoder, p.cell.task): str(p) for p in asked}
+    lines = [(label, *(shown.get((label, task), "") for task in tasks)) for label in labels]
+    return Table(("decoder", *(task.removeprefix("quiz-") for task in tasks)), lines)
+
+
+def ladder(by_model: Sequence[Sequence[Result]]) -> Table | None:
+    """Score and passes on tied answers by how strongly the prompt ties their styles, in one block."""
+    ties = [[r for r in results if r.task == "tied" and "=" in r.decoder] for results in by_model]
+    n = 1 + max((r.example for results in ties for r in results), default=-1)
+    strengths = [f"{example.meta['rho']:g}" for example in get("tied").examples(n)]
+    split = [[dataclasses.replace(r, task=strengths[r.example]) for r in results] for results in ties]
+    points = [point for point in map(Point, cells(split)) if point.way == Way()]
+    levels = sorted({p.cell.task for p in points}, key=float)
+    shown = {(p.knob, p.cell.task): str(p) for p in points}
+    lines = [
+        (knob, *(shown.get((knob, level), "") for level in levels)) for knob in dict.fromkeys(p.knob for p in points)
+    ]
+    return Table(("decoder", *levels), lines) if lines else None
+
+
+def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:
+    """Every layer alone, the last 30%, the middle, and all, with everything masked and with half of it."""
+    n = lm.network.n_layers
+    last = tuple(sorted(AttentionNeed(0.3).resolve(n)))
+    sets = [*((i,) for i in range(n)), last, tuple(range(n // 4, 3 * n // 4)), tuple(range(n))]
+    return [auc for share in (1.0, 0.5) for auc in edge_auc(lm, task, list(dict.fromkeys(sets)), masked=share)]
+
+
+def edge_table(edges: Sequence[EdgeAuc]) -> Table:
+    """How well attention ranks true edges above other pairs of masked positions, by layer."""
+    sets = list(dict.fromkeys(auc.layers for auc in edges))
+    names = [f"{s[0]}" if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in sets]
+    lines = []
+    for task, share in dict.fromkeys((auc.task, auc.masked) for auc in edges):
+        areas = {auc.layers: auc.auc for auc in edges if (auc.task, auc.masked) == (task, share)}
+        lines.append((task, f"{share:.0%}", *(f"{areas[s]:.2f}" for s in sets)))
+    return Table(("task", "masked", *names), lines, words=2)
+
+
+def fronts(points: Points) -> Table:
+    """What no other setting of any decoder beats, task by task."""
+    lines = [
+        (task, row.decoder, f"{row.score:.1f}", f"{row.low:.1f}-{row.high:.1f}", f"{row.nfe:.1f}")
+        for task in tasks_of(points)
+        for row in pareto([p.row for p in of(points, task)])
+    ]
+    return Table(("task", "decoder", "score %", "95%", "passes"), lines, words=2)
+
+
+def family_fronts(points: Points) -> list[Row]:
+    """Each family's own front: hundreds of settings would hide one another."""
+    families = dict.fromkeys(p.cell.family for p in points)
+    return [row for family in families for row in pareto([p.row for p in points if p.cell.family == family])]
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,128 @@
+"""Small probabilistic grammars of finite texts. Whatever can be drawn from a grammar is accepted by it, and nothing
+else is: generator and scorer of a task are one object and cannot disagree.
+
+A node is a text, a `Choice` between nodes, or a `Chain` of nodes one after the other. Spaces belong to the texts: an
+optional sentence brings the space before or behind it along.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, permutations
+from typing import TypeAlias
+
+from dapd.lab.tasks.base import pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One of several nodes; `upto` holds the running sums of their probabilities."""
+
+    options: tuple[Node, ...]
+    upto: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Several nodes in a row."""
+
+    parts: tuple[Node, ...]
+
+
+Node: TypeAlias = "str | Choice | Chain"
+
+
+def chain(*parts: Node) -> Chain:
+    """The parts one after the other."""
+    return Chain(parts)
+
+
+def weighed(options: Sequence[Node], weights: Sequence[float]) -> Choice:
+    """One of the options, drawn by their weights; what has no weight is no option and is not accepted either."""
+    total = sum(weights)
+    kept = [(option, weight / total) for option, weight in zip(options, weights, strict=True) if weight > 0]
+    return Choice(tuple(option for option, _ in kept), tuple(accumulate(share for _, share in kept)))
+
+
+def falling(*options: Node) -> Choice:
+    """One of the options, drawn with weights 1, 1/2, 1/3, ...: some wordings are common, others rare."""
+    return weighed(options, [1 / rank for rank in range(1, len(options) + 1)])
+
+
+def even(*options: Node) -> Choice:
+    """One of the options, all equally likely."""
+    return weighed(options, [1.0] * len(options))
+
+
+def maybe(probability: float, node: Node) -> Choice:
+    """The node, or nothing."""
+    return weighed((node, ""), (probability, 1 - probability))
+
+
+def any_order(parts: Sequence[Node], between: str) -> Choice:
+    """The parts in any order, all orders equally likely, with a text between them."""
+    orders = []
+    for order in permutations(parts):
+        spread: list[Node] = [order[0]]
+        for part in order[1:]:
+            spread += [between, part]
+        orders.append(Chain(tuple(spread)))
+    return even(*orders)
+
+
+def draw(node: Node, rng: random.Random) -> str:
+    """A text of the grammar."""
+    drawn: list[str] = []
+    _draw(node, rng, drawn)
+    return "".join(drawn)
+
+
+def _draw(node: Node, rng: random.Random, drawn: list[str]) -> None:
+    """Append the texts of one way through the grammar."""
+    while isinstance(node, Choice):
+        # The last sum may lie a rounding error below 1.
+        node = node.options[min(bisect(node.upto, rng.random()), len(node.options) - 1)]
+    if isinstance(node, str):
+        drawn.append(node)
+        return
+    for part in node.parts:
+        _draw(part, rng, drawn)
+
+
+def accepts(node: Node, text: str) -> bool:
+    """Whether the grammar can give exactly this text."""
+    return len(text) in _ends(node, text, {0})
+
+
+def _ends(node: Node, text: str, starts: set[int]) -> set[int]:
+    """Where a text of the node can end that begins at one of `starts`."""
+    if isinstance(node, str):
+        return {start + len(node) for start in starts if text.startswith(node, start)}
+    if isinstance(node, Choice):
+        return {end for option in node.options for end in _ends(option, text, starts)}
+    for part in node.parts:
+        if not starts:
+            break
+        starts = _ends(part, text, starts)
+    return starts
+
+
+def leaves(node: Node) -> Iterator[str]:
+    """Every text that a grammar is built of."""
+    if isinstance(node, str):
+        yield node
+        return
+    for part in node.options if isinstance(node, Choice) else node.parts:
+        yield from leaves(part)
+
+
+def longest(node: Node) -> int:
+    """Tokens of the longest text."""
+    if isinstance(node, str):
+        return len(pieces(node))
+    if isinstance(node, Choice):
+        return max(map(longest, node.options))
+    return sum(map(longest, node.parts))
