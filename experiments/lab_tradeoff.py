@@ -35,6 +35,7 @@ from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
 from dapd.lab.evaluate import Way
 from dapd.lab.tasks import get
 from dapd.models import resolve
+from dapd.models.devices import pick_dtype
 
 PROMPTS = {
     "quiz-5": 36,
@@ -100,6 +101,7 @@ class Place:
 
     out: Path
     device: str | None
+    dtype: str
     tf32: bool
     until: float
     """Time of day, in seconds, at which no further prompt is begun."""
@@ -120,6 +122,7 @@ def main(
     processes: Annotated[int, typer.Option(min=1, help="Processes that share the device.")] = 1,
     minutes: Annotated[float, typer.Option(help="Stop after so many; 0: when all is done.")] = 0.0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    dtype: Annotated[str, typer.Option(help="Precision of the model: float32, bfloat16.")] = "float32",
     tf32: Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")] = False,
 ) -> None:
     """Decode the lab's tasks with every decoder under every setting."""
@@ -133,7 +136,7 @@ def main(
         for specs in sweep(name, only)
         for model in chosen
     ]
-    place = Place(out, device, tf32, time.time() + 60 * minutes if minutes else math.inf)
+    place = Place(out, device, dtype, tf32, time.time() + 60 * minutes if minutes else math.inf)
     total = sum(job.prompts * len(labels(job)) for job in jobs)
     with Working(Console(stderr=True), "decoding", total) as work:
         finished = sum(worked(jobs, place, processes, work.advance))
@@ -194,7 +197,7 @@ def decoded(job: Job, place: Place) -> bool:
 
     try:
         watch(0)
-        lm = loaded(job.model, place.device, place.tf32)
+        lm = loaded(job.model, place.device, place.dtype, place.tf32)
         chosen = [decoder for spec in job.specs for decoder in decoders(spec)]
         comparison = Comparison(lm, chosen, [get(job.task)], job.prompts, batch=job.prompts)
         comparison.run(place.out / folder_of(job.model) / job.task, watch)
@@ -204,10 +207,10 @@ def decoded(job: Job, place: Place) -> bool:
 
 
 @lru_cache
-def loaded(model: str, device: str | None, tf32: bool) -> DiffusionLM:
+def loaded(model: str, device: str | None, dtype: str, tf32: bool) -> DiffusionLM:
     """A model, once in every process."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    lm = load(model, device=device, dtype=torch.float32)
+    lm = load(model, device=device, dtype=pick_dtype(dtype))
     calm_threads(lm.network)
     return lm
 
