@@ -7,8 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dapd import PRESETS, DapdError, Needs, Options, Recordings, Sampling, Selection, Strategy, decode, kernels
-from dapd.decoding import graphs, tree
+from dapd.decoding import Decoder, Step, graphs, tree
 from dapd.models import random
+from dapd.models.cache import KVPool
 from dapd.strategies import Dawn, DreamSchedule, Klass, Threshold, TopK
 from decoding.rerun import Rerun
 from reference.models import PROMPTS, build, shape
@@ -134,6 +135,29 @@ def test_only_so_many_are_kept(recordings, monkeypatch):
     assert len(recordings.free) <= graphs.MAX_FREE_POOLS
     held = [recording.pool for recording in recordings.kept.values() if recording.pool is not None]
     assert all(any(pool is free for free in recordings.free) for pool in held), "no recording outlives its pool"
+
+
+def test_rows_that_come_one_by_one_do_not_need_a_pool_each(recordings):
+    """Every pool is recorded anew: eight rows, each longer than the last, are served from a few."""
+    model = build("llada", 1, dtype=torch.float32)
+    options = Options(block_length=8, reuse="prefix")
+    rows = [blank(model, [[1 + n] * (1 + 9 * n)], 16)[0] for n in range(8)]
+    decoder = Decoder(model, recordings)
+    steps: list[Step] = []
+    pools: list[KVPool] = []
+    for number, canvas in enumerate(rows):
+        decoder.admit(canvas, TopK(), options, name=number)
+        steps += decoder.step()
+        if decoder.pool not in pools:
+            pools.append(decoder.pool)
+        used = {id(recording.pool) for recording in recordings.kept.values()}
+        assert used <= {id(decoder.pool)}, "recordings of a pool that was left hold no memory"
+    steps += decoder.steps()
+    assert len(pools) <= 4, [(pool.rows, pool.length) for pool in pools]
+    assert recordings.free == [pools[-1]]
+    ends = {step.row: step.canvas.tokens.tolist() for step in steps}
+    alone = [run(model, [canvas], TopK(), replace(options, graphs=False))[0].tokens for canvas in rows]
+    assert [ends[number] for number in range(8)] == alone
 
 
 def test_weights_elsewhere_are_recorded_anew(recorder, recordings):

@@ -53,6 +53,15 @@ def test_neighbours_change_nothing(served):
     assert served.metric("dapd:columns_computed_total") >= served.metric("dapd:columns_needed_total") > 0
 
 
+def test_its_memory_is_left_to_the_next_engine(engine):
+    kept = job(engine.lm, n_new=8, reuse="prefix", block_length=4)
+    engine.submit([kept])
+    until(lambda: kept.heard and isinstance(kept.heard[-1], Finished))
+    assert engine.decoder.pool is not None
+    engine.stop()
+    assert engine.decoder.pool is None, "keys and values, and the passes that were recorded with them"
+
+
 def test_a_full_queue_says_when_to_come_back(lm):
     with Served(slow(lm), places=1, queue=1) as served, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: served.ask(strategy="original"), range(8)))

@@ -24,6 +24,9 @@ from dapd.models.base import MaskedLM
 from dapd.models.cache import KVPool
 from dapd.strategies.base import Selects
 
+GROWTH = 128
+"""Memory for keys and values that has become too short is made anew with a multiple of so many columns."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -203,17 +206,28 @@ class Decoder:
         keepers = [row for row in self.rows if row.keeps]
         if not keepers:
             return
-        rows = max(len(keepers), self.pool.rows if self.pool else 0)
+        rows = len(keepers)
         length = max(rounded(row.length, self.planner.multiple) for row in keepers)
         if self.pool is None:
             self.pool = KVPool(rows, length) if self.recordings is None else self.recordings.borrow(rows, length)
         elif rows > self.pool.rows or length > self.pool.length:
-            self.pool = self.pool.grown(rows, max(length, self.pool.length))
+            self._enlarge(self.pool, rows, length)
         taken = {row.place for row in keepers}
         free = iter([place for place in range(self.pool.rows) if place not in taken])
         for row in keepers:
             if row.place is None:
                 row.place = next(free)
+
+    def _enlarge(self, pool: KVPool, rows: int, length: int) -> None:
+        """Move what is kept to a pool with room for so many rows of such a length, and for some more.
+
+        Passes are recorded anew for every pool, so a server whose rows come one by one must not need one for each.
+        """
+        rows = max(rows, 2 * pool.rows) if rows > pool.rows else pool.rows
+        length = rounded(length, GROWTH) if length > pool.length else pool.length
+        self.pool = pool.grown(rows, length)
+        if self.recordings is not None:
+            self.recordings.forget(pool)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:

@@ -275,14 +275,18 @@ class Recordings:
         return KVPool(rows, length)
 
     def give_back(self, pool: KVPool) -> None:
-        """Keep a pool for later; if there are too many, the oldest goes, with the recordings that use it."""
+        """Keep a pool for later; if there are too many, the oldest goes."""
         with self.lock:
             self.free.append(pool)
             while len(self.free) > MAX_FREE_POOLS:
-                gone = self.free.pop(0)
-                for key in [key for key, recording in self.kept.items() if recording.pool is gone]:
-                    del self.kept[key]
-                    self.occurrences.pop(key, None)  # another pool may get its address
+                self.forget(self.free.pop(0))
+
+    def forget(self, pool: KVPool) -> None:
+        """Let go of the recordings that use a pool: they would hold its memory, and another may get its address."""
+        with self.lock:
+            for key in [key for key, recording in self.kept.items() if recording.pool is pool]:
+                del self.kept[key]
+                self.occurrences.pop(key, None)
 
 
 def _put(store: OrderedDict[Hashable, V], key: Hashable, value: V, limit: int) -> None:

@@ -123,6 +123,7 @@ class Engine:
             self.draining = True
             for job in [*self.queue, *self.running]:
                 self._fail(job, "closed")
+            self.decoder.close()
 
     def _turn_over(self) -> None:
         """Wait for work, let go of whom nobody waits for, give places, and make one step."""
