@@ -76,8 +76,13 @@ class Point:
         return Way(int(block) if block else None, fields.get("eos", "none"))  # type: ignore[arg-type]
 
     @property
+    def is_control(self) -> bool:
+        """Whether it is there to show what the graph of the last layers is worth."""
+        return self.cell.family.startswith("control-") or "layers" in self.knob
+
+    @property
     def is_dapd_in_one_block(self) -> bool:
-        return self.cell.family in DAPD and self.way == Way() and "layers" not in self.knob
+        return self.cell.family in DAPD and self.way == Way() and not self.is_control
 
     def __str__(self) -> str:
         return f"{self.row.score:.1f} in {self.row.nfe:.1f}"
@@ -101,24 +106,27 @@ def main(
     points = [Point(cell) for cell in cells(by_model)]
     if not points:
         raise DapdError(f"{folder} holds no setting that is complete on every model; run lab_tradeoff.py further")
-    sweep = [point for point in points if point.cell.task == "quiz-5" or not point.cell.task.startswith("quiz-")]
+    asked = [point for point in points if point.cell.task == "quiz-5" or not point.cell.task.startswith("quiz-")]
+    sweep = [point for point in asked if not point.is_control]
     make_folder(out)
     aucs = [auc for task in TASKS.values() if edges and task.graph for auc in layer_aucs(load(model), task)]
     sections = [
         ("What is needed for the accuracy of the best baseline", verdicts(sweep)),
         ("One setting for all tasks, and the best for each", single_settings(sweep)),
+        ("The settings that are not beaten in the mean over the tasks", mean_front(sweep)),
         ("EOS overflow", eos_overflow(sweep)),
         ("Blocks", block_wise(sweep)),
         ("More questions", questions(points)),
         ("Tied answers by the strength of the tie", ladder(by_model)),
+        ("Other graphs than that of the last layers, and another order", controls(asked)),
         ("Where attention shows the graph", edge_table(aucs)),
         ("Pareto fronts", fronts(sweep)),
     ]
     tables = [f"## {title}\n\n{table.to_markdown()}" for title, table in sections if table and table.rows]
     text = "\n".join([f"# The decoders on {len(by_model)} model(s) of the lab\n", *tables])
     write_text(out / "tradeoff.md", text)
-    rows = [dataclasses.asdict(point.row) for point in points]
-    write_text(out / "summary.json", json.dumps({"models": len(by_model), "rows": rows}, indent=1) + "\n")
+    rows = ",\n".join(json.dumps(dataclasses.asdict(point.row)) for point in points)
+    write_text(out / "summary.json", f'{{"models": {len(by_model)}, "rows": [\n{rows}\n]}}\n')
     tradeoff([row for task in tasks_of(sweep) for row in family_fronts(of(sweep, task))], out / "tradeoff.png")
     print(text)
 
@@ -192,6 +200,19 @@ def single_settings(points: Points) -> Table:
     return Table(("decoder", "one setting", "score %", "passes", "best per task: score %", "passes"), lines, words=2)
 
 
+def mean_front(points: Points) -> Table:
+    """The Pareto front of the mean score and the mean passes over all tasks, for settings that every task has."""
+    settings = settings_for_all(points, tasks_of(points))
+    means = sorted((mean(own, "nfe"), -mean(own, "score"), name) for name, own in settings.items())
+    lines = []
+    highest = -1.0
+    for passes, lost, name in means:
+        if -lost > highest:
+            highest = -lost
+            lines.append((name, f"{highest:.1f}", f"{passes:.1f}"))
+    return Table(("decoder and setting", "score %", "passes"), lines)
+
+
 def settings_for_all(points: Points, tasks: Sequence[str]) -> dict[str, Points]:
     """Every setting on every task; where a canvas is too short for the blocks, it is decoded as one block."""
     places = {(p.knob, p.way, p.cell.task): p for p in points}
@@ -257,10 +278,18 @@ def ladder(by_model: Sequence[Sequence[Result]]) -> Table | None:
     points = [point for point in map(Point, cells(split)) if point.way == Way()]
     levels = sorted({p.cell.task for p in points}, key=float)
     shown = {(p.knob, p.cell.task): str(p) for p in points}
-    lines = [
-        (knob, *(shown.get((knob, level), "") for level in levels)) for knob in dict.fromkeys(p.knob for p in points)
-    ]
+    knobs = sorted({p.knob for p in points if p.is_dapd_in_one_block or p.knob in PAPER.values()})
+    lines = [(knob, *(shown.get((knob, level), "") for level in levels)) for knob in knobs]
     return Table(("decoder", *levels), lines) if lines else None
+
+
+def controls(points: Points) -> Table:
+    """DAPD-Direct in one block beside the same with the edges of all layers, with wrong edges and in another order."""
+    tasks = [task for task in OPEN_ENDED if of(points, task)]
+    shown = {(p.knob, p.cell.task): str(p) for p in points if p.way == Way()}
+    knobs = [PAPER["DAPD-Direct"], *dict.fromkeys(p.knob for p in points if p.is_control)]
+    lines = [(knob, *(shown.get((knob, task), "") for task in tasks)) for knob in knobs]
+    return Table(("decoder", *tasks), lines if len(knobs) > 1 else [])
 
 
 def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:

@@ -72,15 +72,13 @@ class Watch:
             self.first_text = self.first_text or now
 
 
-def drive(lm: DiffusionLM, works: list[Work], in_flight: int) -> tuple[float, list[Watch]]:
+def drive(engine: Engine, works: list[Work], in_flight: int) -> tuple[float, list[Watch]]:
     """Send all requests, that many at a time, and give the seconds it took."""
-    engine = Engine(lm, Limits(places=in_flight, queue=in_flight, seconds=3600))
-    engine.start()
     events: queue.Queue[tuple[Watch, Event]] = queue.Queue()
 
     def send(work: Work) -> None:
         watch = Watch()
-        engine.submit([Job(lm, work, 0, lambda event: events.put((watch, event)), time.monotonic() + 3600)])
+        engine.submit([Job(engine.lm, work, 0, lambda event: events.put((watch, event)), time.monotonic() + 3600)])
 
     waiting = iter(works)
     began = time.perf_counter()
@@ -94,25 +92,26 @@ def drive(lm: DiffusionLM, works: list[Work], in_flight: int) -> tuple[float, li
             done.append(watch)
             for work in islice(waiting, 1):
                 send(work)
-    seconds = time.perf_counter() - began
-    engine.stop()
-    return seconds, done
+    return time.perf_counter() - began, done
 
 
-def measure(lm: DiffusionLM, load: Load, flights: list[int]) -> Iterator[dict[str, object]]:
+def measure(lm: DiffusionLM, load: Load, kept: list[Reuse], flights: list[int]) -> Iterator[dict[str, object]]:
     network = lm.network
     assert isinstance(network, Transformer)
     canvases = load.canvases(lm)
     inner = with_set_of(network, random_canvases(network, load.shortest, load.gen), Dapd(), load.gen // 45 or 1)
     strategy = Paced(inner, Pace(steps=load.passes))
-    for reuse in (Reuse.NONE, Reuse.PREFIX):
+    for reuse in kept:
         blocks = None if reuse is Reuse.NONE else load.block
         options = Options(reuse=reuse, block_length=blocks)
         works = [Work(c, strategy, options, 0, c.start, per_pass=True) for c in canvases]
         for in_flight in flights:
+            engine = Engine(lm, Limits(places=in_flight, queue=in_flight, seconds=3600))
+            engine.start()
             # Once to record what is going to be replayed: a server that has run for a while knows every shape.
-            drive(lm, works if in_flight > 1 else works[: load.requests // 4], in_flight)
-            seconds, done = drive(lm, works, in_flight)
+            drive(engine, works, in_flight)
+            seconds, done = drive(engine, works, in_flight)
+            engine.stop()
             yield {
                 "reuse": reuse.value,
                 "in flight": in_flight,
@@ -135,12 +134,14 @@ def main(
     passes: int = 48,
     block: int = 32,
     in_flight: str = "1,8,32",
+    reuse: str = "none,prefix",
 ) -> None:
     """Requests per second and latencies of the engine, by how many requests are in flight."""
     lm = load(model, device=device, dtype=pick_dtype(dtype))
     cells: list[list[str]] = []
     columns: list[str] = []
-    for row in measure(lm, Load(requests, shortest, longest, gen, passes, block), [*map(int, in_flight.split(","))]):
+    load_of_it = Load(requests, shortest, longest, gen, passes, block)
+    for row in measure(lm, load_of_it, [*map(Reuse, reuse.split(","))], [*map(int, in_flight.split(","))]):
         columns = list(row)
         cells.append([str(cell) if isinstance(cell, str | int) else f"{cell:.1f}" for cell in row.values()])
         print(*cells[-1], file=sys.stderr, flush=True)  # a run that is cut short has said what it measured

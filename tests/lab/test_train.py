@@ -414,10 +414,13 @@ def test_scores_of_an_untrained_model_are_low(tmp_path: Path) -> None:
 
 def test_ways_to_decode_step_by_step(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", replace(TINY, steps=1))
-    ways = [Way(), Way(16), Way(32), Way(96), Way(eos="ban"), Way(16, "defer")]
+    ways = [Way(), Way(16), Way(32), Way(96), Way(eos="ban"), Way(16, "defer"), Way(n_blocks=2)]
     rows = evaluate_ways(run.state.network, run.tokenizer, get("sudoku"), Exam(2), ways)
     # Its canvas has 32 tokens: blocks of 32 are one block, and blocks of 96 do not fit.
-    assert [way.label for way in rows] == ["one block", "block 16", "one block, EOS ban", "block 16, EOS defer"]
+    assert [way.label for way in rows] == [
+        "one block", "block 16", "one block, EOS ban", "block 16, EOS defer", "2 blocks",
+    ]  # fmt: skip
+    assert rows[Way(16)].misses == rows[Way(n_blocks=2)].misses, "two blocks of its canvas are blocks of 16"
     prompt = run.tokenizer.chat(get("shuffle").make(random.Random(0)).prompt)
     (banned,) = step_by_step(run.state.network, [blank(run.state.network, prompt, 16)], Way(eos="ban"))
     assert not (banned == run.tokenizer.eos_id).any()

@@ -28,11 +28,11 @@ TASK, NUMBER = "quiz-5", 3
 """Which test prompt is asked: one on which the decoders do what they do on most of them (docs/lab.md has the means)."""
 WATCHED = {
     "dapd-direct": "DAPD, the whole text at once",
-    "fast-dllm:block_length=32": "Fast-dLLM in blocks of 32, which it needs",
+    "fast-dllm:block_length=96": "Fast-dLLM in two blocks, its best setting",
     "fast-dllm": "Fast-dLLM, the whole text at once: EOS is surest, and crowds the answers out",
 }
 """What is shown as it answers, with a word on each."""
-MORE = ("dapd-staged", "eb-sampler:block_length=32", "klass:block_length=32")
+MORE = ("dapd-staged", "eb-sampler:block_length=96", "klass:block_length=96")
 """What is in the table besides."""
 
 Answer = tuple[Decoder, Completion]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -186,7 +187,9 @@ def score(
     task: Names = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 100,
     seed: Seed = 0,
-    block: Annotated[str, typer.Option(help="Block lengths, separated by commas; 0: one block.")] = "0,32",
+    block: Annotated[
+        str, typer.Option(help="Block lengths, separated by commas; 0: one block, 1/2: two halves.")
+    ] = "0,32",
     eos: Annotated[
         str, typer.Option(help="What becomes of EOS: none, defer, ban, ban+defer, separated by commas.")
     ] = "none,ban",
@@ -211,9 +214,15 @@ def _ways(blocks: str, policies: str) -> list[Way]:
     for policy in policies.split(","):
         if policy not in allowed:
             raise unknown("EOS rule", policy, allowed)
-    if not all(block.strip().isdecimal() for block in blocks.split(",")):
-        raise DapdError(f"block is {blocks!r}; it must be whole numbers separated by commas, 0 for one block")
-    return [Way(int(block) or None, policy) for policy in policies.split(",") for block in blocks.split(",")]  # type: ignore[arg-type]
+    if not all(re.fullmatch(r"\d+|1/[1-9]\d*", block.strip()) for block in blocks.split(",")):
+        raise DapdError(f"block is {blocks!r}; it must be lengths separated by commas, 0 for one block, 1/2 for halves")
+    return [_way(block.strip(), policy) for policy in policies.split(",") for block in blocks.split(",")]  # type: ignore[arg-type]
+
+
+def _way(block: str, eos: EosPolicy) -> Way:
+    """A way from the text of its blocks: a length, or the part of the canvas that a block is."""
+    part, slash, parts = block.partition("/")
+    return Way(None, eos, int(parts)) if slash else Way(int(part) or None, eos)
 
 
 def _folder(model: Path) -> Path:

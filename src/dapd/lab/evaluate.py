@@ -25,25 +25,27 @@ from dapd.strategies import TopK
 
 @dataclass(frozen=True)
 class Way:
-    """A way to decode step by step: the length of the blocks, left to right, and what becomes of EOS."""
+    """A way to decode step by step: the blocks, left to right, and what becomes of EOS."""
 
     block: int | None = None
-    """None: one block."""
+    """Length of a block; None: `n_blocks` of equal length."""
     eos: EosPolicy = "none"
+    n_blocks: int = 1
 
     @property
     def label(self) -> str:
-        block = "one block" if self.block is None else f"block {self.block}"
+        number = "one block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
+        block = number if self.block is None else f"block {self.block}"
         return block if self.eos == "none" else f"{block}, EOS {self.eos}"
 
     def fits(self, room: int) -> bool:
         """Whether a canvas of `room` tokens can be decoded this way, and is not one block anyway."""
-        return self.block is None or (self.block < room and room % self.block == 0)
+        return room % self.n_blocks == 0 if self.block is None else self.block < room and room % self.block == 0
 
     def options(self) -> Options:
         """The way as the loop's options."""
         sampling = Sampling(eos=self.eos)
-        return Options(block_length=self.block, sampling=sampling, early_stop=True, confidence_dtype="float32")
+        return Options(self.block, self.n_blocks, sampling=sampling, early_stop=True, confidence_dtype="float32")
 
 
 @dataclass(frozen=True)
