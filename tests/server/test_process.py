@@ -69,10 +69,10 @@ def test_it_asks_for_a_key_and_finishes_what_was_begun_after_sigterm(process):
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("process", [["--drain-seconds", "1"]], indirect=True)
+@pytest.mark.parametrize("process", [["--drain-seconds", "1", "--name", "mine"]], indirect=True)
 def test_those_whose_time_is_over_are_told_so(process):
     running, client = process
-    body = {"model": "random:tiny-llada", "prompt": "x", "max_tokens": 240, "strategy": "original", "eos": "ban"}
+    body = {"model": "mine", "prompt": "x", "max_tokens": 240, "strategy": "original", "eos": "ban"}
     body |= {"stream": True, "n": 16, "temperature": 1.0}
 
     def stream() -> str:

@@ -245,3 +245,11 @@ def test_no_request_opens_a_module_or_a_file(served: Served, tmp_path, monkeypat
         assert served.ask("infill", model=name, prompt=None, template="a[MASK]").status_code in (400, 404)
     assert "planted" not in sys.modules
     assert not (tmp_path / "opened").exists()
+
+
+def test_the_model_is_known_by_a_name_and_not_by_its_path(tmp_path) -> None:
+    folder = tmp_path / "llada-8b"
+    folder.mkdir()
+    assert Config().public_name(str(folder)) == "llada-8b"
+    assert Config().public_name("random:tiny-llada") == "random:tiny-llada"
+    assert Config(name="mine").public_name(str(folder)) == "mine"

@@ -16,6 +16,9 @@ from dapd.models.devices import pick_dtype
 
 def serve(
     model: Model = DEFAULT_MODEL,
+    name: Annotated[
+        str | None, typer.Option(help="What clients call the model; default: its name, of a folder the last part.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
     keys: Annotated[
@@ -59,7 +62,7 @@ def serve(
         seconds=max_seconds,
         drain_seconds=drain_seconds,
     )
-    config = Config(host, port, Keys.find(keys), anonymous, tuple(origin or ()), limits)
+    config = Config(host, port, Keys.find(keys), anonymous, tuple(origin or ()), limits, name)
     if replicas is not None:
         from dapd.scale.recipe import Recipe
         from dapd.scale.replicas import Fleet, serve_replicas

@@ -76,6 +76,7 @@ class Replica:
         if recipe.device == "cpu":
             torch.set_num_threads(1)
         self.lm = recipe.load()
+        self.lm.name = config.public_name(self.lm.name)
         self.config = config
         self.engine = Engine(self.lm, config.limits)
 

@@ -56,6 +56,8 @@ class Config:
     origins: tuple[str, ...] = ()
     """Origins of other pages whose scripts may call the server, such as https://example.org."""
     limits: Limits = field(default_factory=Limits)
+    name: str | None = None
+    """What clients call the model; None: what it was loaded as."""
 
     def __post_init__(self) -> None:
         if not self.is_local and not self.keys and not self.anonymous:
@@ -67,6 +69,11 @@ class Config:
     @property
     def is_local(self) -> bool:
         return self.host in LOOPBACK
+
+    def public_name(self, loaded_as: str) -> str:
+        """The model's name for clients; of a folder only the last part, since its path is nobody's business."""
+        folder = Path(loaded_as)
+        return self.name or (folder.resolve().name if folder.is_dir() else loaded_as)
 
 
 class Keys:
