@@ -130,20 +130,6 @@ def test_comparisons_with_two_workers_give_the_table_of_one(tmp_path: Path) -> N
     assert rows("two", "--workers", "2") == rows("one")
 
 
-@pytest.mark.slow
-def test_evaluations_with_two_workers_give_the_table_of_one(tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
-    from evaluation.harness_data import write_data
-    from evaluation.test_harness_processes import command as evaluation
-    from evaluation.test_harness_processes import table
-
-    data = write_data(tmp_path / "data")
-    for name, more in (("one", []), ("two", ["--workers", "2"])):
-        done = CliRunner().invoke(app, [*evaluation(data, tmp_path / name), *more])
-        assert done.exit_code == 0, done.output
-    assert table(tmp_path / "two") == table(tmp_path / "one")
-
-
 @pytest.mark.parametrize("table", ["tau_min", "toy"])
 def test_tables_of_the_paper_that_one_process_makes(table: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["paper", "-t", table, "--workers", "2", "--out", str(tmp_path)])
