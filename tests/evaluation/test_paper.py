@@ -372,14 +372,6 @@ def test_bad_input(arguments: list[str], words: str, tmp_path: Path, monkeypatch
     assert not list(tmp_path.rglob("*.json*"))
 
 
-def test_exit_code_is_2() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dapd", "paper", "-t", "mian"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown table")
-
-
 def test_code_needs_the_confirmation(data: Path, tmp_path: Path) -> None:
     result = run("tps", data, tmp_path, "--limit", "1")
     assert isinstance(result.exception, DapdError)
