@@ -88,7 +88,7 @@ def explain(kind: type) -> dict[str, str]:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields. To read them from its source takes far longer than to check values by them, and
+    """The types of a dataclass's fields, worked out once: that takes far longer than to check values by them, and
     options are made anew for every row."""
     return get_type_hints(kind)
 
