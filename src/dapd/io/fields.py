@@ -19,9 +19,7 @@ from dapd.errors import DapdError, unknown
 
 def check_types(instance: Any) -> None:
     """Refuse values that are not of the type of their field: text is read by the command line alone."""
-    hints = _hints(type(instance))
-    for field in dataclasses.fields(instance):
-        check_type(field.name, getattr(instance, field.name), hints[field.name])
+    check_fields(type(instance), {name: getattr(instance, name) for name in field_names(instance)})
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
