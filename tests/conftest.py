@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import zlib
 from importlib.util import find_spec
@@ -58,12 +57,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     many = hasattr(function, "hypothesis") or item.get_closest_marker("slow") is not None
     alike = hasattr(item, "callspec") and zlib.crc32(item.nodeid.encode()) % 4 > 0
     jaxtyping.config.update("jaxtyping_disable", many or alike)
-
-
-def pytest_collection_finish() -> None:
-    """What was loaded for the tests stays to their end: no search for garbage need look at it again."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
