@@ -85,3 +85,9 @@ def test_two_processes_give_the_table_of_one(whole: Path, data: Path, tmp_path: 
     assert sorted((p["rank"], p["world_size"]) for p in places) == [(0, 2), (1, 2)]
     records = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     assert len({(r["task"], r["doc"]) for r in records}) == len(records) == 2 * FEW
+
+
+def test_two_workers_give_the_table_of_one(whole: Path, data: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*command(data, tmp_path / "out"), "--workers", "2"])
+    assert result.exit_code == 0, result.output
+    assert table(tmp_path / "out") == table(whole)

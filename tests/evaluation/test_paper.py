@@ -273,6 +273,8 @@ def test_toy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_table_on_the_lab_model(table: str, only: str, data: Path, tmp_path: Path) -> None:
     """The trained model that ships, which leaves out what it cannot read: the numbers mean nothing, the way does."""
     more = ["--only", only] if only else []
+    if table != "blocks":  # which has up to sixteen
+        more += ["--length", "8"]
     more += ["--confirm-run-unsafe-code", "--limit", "1", "--no-plot"]
     result = run(table, data, tmp_path, *more, model="lab:any-text")
     assert result.exit_code == 0, result.output
@@ -368,14 +370,6 @@ def test_bad_input(arguments: list[str], words: str, tmp_path: Path, monkeypatch
     assert isinstance(result.exception, DapdError)
     assert words in str(result.exception)
     assert not list(tmp_path.rglob("*.json*"))
-
-
-def test_exit_code_is_2() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dapd", "paper", "-t", "mian"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown table")
 
 
 def test_code_needs_the_confirmation(data: Path, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from dapd.settings import as_setting
 
 MODEL = "random:tiny-llada"
 RECIPE = Recipe(MODEL, device="cpu", places=4)
-PLAN = Plan(as_setting("dapd-direct"), 16, Options(early_stop=True))
+LENGTH = 8
+"""Tokens of a text: so few that the tests do not wait for the model, so many that a job can be killed half-way."""
+PLAN = Plan(as_setting("dapd-direct"), LENGTH, Options(early_stop=True))
 PATIENCE = 240.0
 """Seconds that any wait in these tests may take."""
 
@@ -63,7 +65,7 @@ def results(path: Path) -> list[dict[str, Any]]:
 
 
 def command(source: Path, output: Path, *more: str) -> list[str]:
-    return ["batch", str(source), str(output), "-m", MODEL, "-n", "16", "--batch", "4", "--device", "cpu", *more]
+    return ["batch", str(source), str(output), "-m", MODEL, "-n", str(LENGTH), "--batch", "4", "--device", "cpu", *more]
 
 
 def batch(source: Path, output: Path, *more: str) -> Result:

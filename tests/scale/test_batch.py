@@ -146,7 +146,7 @@ def test_another_start_goes_on_and_another_set_up_is_refused(tmp_path: Path) -> 
     for more, said in [
         (["-s", "fast-dllm"], "strategy.name: 'Dapd' there, 'Threshold' here"),
         (["-m", "random:tiny-dream"], "model: 'random:tiny-llada' there"),
-        (["-n", "8"], "max_new_tokens: 16 there, 8 here"),
+        (["-n", "4"], "max_new_tokens: 8 there, 4 here"),
         (["--set", "temperature=0.5"], "loop.sampling.temperature: 0.0 there, 0.5 here"),
     ]:
         done = batch(source, output, *more)

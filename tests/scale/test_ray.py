@@ -140,9 +140,9 @@ def test_a_cluster_whose_cpus_are_all_taken_is_an_error_and_no_hang(
     try:
         n = int(ray.cluster_resources()["CPU"])
         assert placement_group([{"CPU": 1}] * n).wait(timeout_seconds=PATIENCE), "somebody has all CPUs"
-        done = batch(source, tmp_path / "out.jsonl", "--address", cluster.address, "--patience", "5")
-        assert f"no result came from the cluster for 5 s (free there: 0 of {n} CPUs)" in str(done.exception)
-        spread = Spread(1, address=cluster.address, patience=5)
+        done = batch(source, tmp_path / "out.jsonl", "--address", cluster.address, "--patience", "1")
+        assert f"no result came from the cluster for 1 s (free there: 0 of {n} CPUs)" in str(done.exception)
+        spread = Spread(1, address=cluster.address, patience=1)
         with gathered(RECIPE, spread) as team, pytest.raises(DapdError, match="no result came from the cluster"):
             list(team.crew.outcomes([Call(length_of, "x")]))
     finally:

@@ -137,7 +137,8 @@ def test_a_client_that_hangs_up_is_left(client):
 
 def test_streams_while_a_replica_is_killed(client, alone):
     prompts = [f"story {number}" for number in range(8)]
-    whole = [streamed(alone, prompt, **LONG) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        whole = list(pool.map(lambda prompt: streamed(alone, prompt, **LONG), prompts))
     for _ in range(TRIES):
         endings = endings_around_a_death(client, prompts)
         # No waiting for another replica: the one that is left takes what comes.

@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -18,9 +19,7 @@ from dapd.errors import DapdError, unknown
 
 def check_types(instance: Any) -> None:
     """Refuse values that are not of the type of their field: text is read by the command line alone."""
-    hints = get_type_hints(type(instance))
-    for field in dataclasses.fields(instance):
-        check_type(field.name, getattr(instance, field.name), hints[field.name])
+    check_fields(type(instance), {name: getattr(instance, name) for name in field_names(instance)})
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
@@ -32,7 +31,7 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 def check_fields(kind: type, values: Mapping[str, Any]) -> None:
     """Refuse names that are not fields of the dataclass, and values of another type."""
     check_names(kind, values)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for name, value in values.items():
         check_type(name, value, hints[name])
 
@@ -53,7 +52,7 @@ def check_names(kind: type, names: Iterable[str]) -> None:
 def read(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
     """Values for some fields of a dataclass, from text as it stands on a command line."""
     check_names(kind, texts)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return {name: read_as(name, text, hints[name]) for name, text in texts.items()}
 
 
@@ -83,6 +82,13 @@ def explain(kind: type) -> dict[str, str]:
         if dataclasses.is_dataclass(level):
             docs.update(_own_docs(level))
     return {field.name: docs[field.name] for field in dataclasses.fields(kind) if field.name in docs}
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, worked out once: that takes far longer than to check values by them, and
+    options are made anew for every row."""
+    return get_type_hints(kind)
 
 
 def _own_docs(kind: type) -> dict[str, str]:
