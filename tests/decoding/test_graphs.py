@@ -137,27 +137,48 @@ def test_only_so_many_are_kept(recordings, monkeypatch):
     assert all(any(pool is free for free in recordings.free) for pool in held), "no recording outlives its pool"
 
 
-def test_rows_that_come_one_by_one_do_not_need_a_pool_each(recordings):
-    """Every pool is recorded anew: eight rows, each longer than the last, are served from a few."""
+@pytest.mark.parametrize("reuse", ["prefix", "dual"])
+def test_rows_that_come_one_by_one_do_not_need_a_pool_each(recordings, reuse):
+    """Every pool is recorded anew: eight rows, each longer than the last, are served from a few.
+
+    A row that comes while the next pass of the others is on its way moves what they keep, and changes nothing for them.
+    """
     model = build("llada", 1, dtype=torch.float32)
-    options = Options(block_length=8, reuse="prefix")
-    rows = [blank(model, [[1 + n] * (1 + 9 * n)], 16)[0] for n in range(8)]
-    decoder = Decoder(model, recordings)
+    options = Options(block_length=16, reuse=reuse)
+    rows = [blank(model, [[1 + n] * (1 + 9 * n)], 32)[0] for n in range(7)]
+    decoder = Decoder(model, recordings, places=7)
     steps: list[Step] = []
     pools: list[KVPool] = []
+    left, ahead = 0, 0
     for number, canvas in enumerate(rows):
+        known, on_its_way = len(recordings.kept), bool(decoder.ahead)
         decoder.admit(canvas, TopK(), options, name=number)
         steps += decoder.step()
         if decoder.pool not in pools:
             pools.append(decoder.pool)
+            left, ahead = left + known, ahead + on_its_way
+        steps += [step for _ in range(6) for step in decoder.step()]
         used = {id(recording.pool) for recording in recordings.kept.values()}
-        assert used <= {id(decoder.pool)}, "recordings of a pool that was left hold no memory"
+        assert used == {id(decoder.pool)}, "recordings of a pool that was left hold no memory"
     steps += decoder.steps()
+    assert left, "there were recordings of pools that were left"
+    assert ahead, "a pass was on its way when rows moved to another pool"
     assert len(pools) <= 4, [(pool.rows, pool.length) for pool in pools]
+    assert pools[-1].rows <= 7, "no more than there are places"
     assert recordings.free == [pools[-1]]
     ends = {step.row: step.canvas.tokens.tolist() for step in steps}
     alone = [run(model, [canvas], TopK(), replace(options, graphs=False))[0].tokens for canvas in rows]
-    assert [ends[number] for number in range(8)] == alone
+    assert [ends[number] for number in range(7)] == alone
+
+
+def test_without_recordings_a_pool_is_as_large_as_it_must_be():
+    model = build("llada", 1, dtype=torch.float32)
+    decoder = Decoder(model)
+    for number in range(3):
+        canvas = blank(model, [[1] * (2 + 20 * number)], 8)[0]
+        decoder.admit(canvas, TopK(), Options(reuse="prefix"), name=number)
+        decoder.step()
+    assert (decoder.pool.rows, decoder.pool.length) == (3, 50)
 
 
 def test_weights_elsewhere_are_recorded_anew(recorder, recordings):

@@ -15,6 +15,7 @@ from dapd import (
     Capture,
     Dapd,
     DapdError,
+    Decoder,
     DreamSchedule,
     EntropyBound,
     Factor,
@@ -483,6 +484,25 @@ def test_a_memory_without_a_batch_is_refused():
 
     with pytest.raises(StrategyContractError, match=r"Forgets remembers tensors of shape \[3\] for a batch of"):
         list(decode(Scripted(rising), canvas(4, [1], [2]), Forgets()))
+
+
+def test_a_memory_that_is_refused_costs_the_neighbours_nothing():
+    """Their pass is made again without it, with what they remembered before."""
+
+    class Forgets(Leftmost):
+        def select(self, seen, memory=None):
+            return Selection(super().select(seen).commit, torch.zeros(3))
+
+    decoder = Decoder(Scripted(rising))
+    decoder.admit(*canvas(6, [1, 2]), Numbers(), name="good")
+    decoder.admit(*canvas(4, [1]), Forgets(), name="bad")
+    steps = []
+    while decoder.rows or decoder.waiting:
+        steps += decoder.step()
+    assert list(decoder.failures) == ["bad"]
+    assert [(step.row, step.index, int(step.commit.sum())) for step in steps] == [
+        ("good", 0, 1), ("good", 1, 2), ("good", 2, 3),
+    ]  # fmt: skip
 
 
 def test_memory_starts_as_none_and_two_decodings_share_nothing():

@@ -472,7 +472,7 @@ def test_score_command_reads_off_the_best_way(tmp_path: Path) -> None:
     ways = ["one block", "block 16", "one block, EOS ban", "block 16, EOS ban"]
     assert list(record["scores"]["sudoku"]["ways"]) == ways
     assert record["scores"]["sudoku"]["score"] == max(record["scores"]["sudoku"]["ways"].values())
-    for bad, message in ((["--eos", "never"], "unknown EOS rule"), (["--block", "x"], "whole numbers")):
+    for bad, message in ((["--eos", "never"], "unknown EOS rule"), (["--block", "x"], "it must be lengths")):
         result = CliRunner().invoke(app, [*command, *bad])
         assert message in str(result.exception)
 

@@ -250,6 +250,12 @@ def test_no_request_opens_a_module_or_a_file(served: Served, tmp_path, monkeypat
 def test_the_model_is_known_by_a_name_and_not_by_its_path(tmp_path) -> None:
     folder = tmp_path / "llada-8b"
     folder.mkdir()
+    link = tmp_path / "latest"
+    link.symlink_to(folder)
     assert Config().public_name(str(folder)) == "llada-8b"
+    assert Config().public_name(f"{folder} (fp8)") == "llada-8b (fp8)"
+    assert Config().public_name(str(link)) == "latest", "it is called as it was named, wherever the link leads"
+    assert Config().public_name(f"{tmp_path}/mine.py:make:size=3") == "mine.py:make:size=3"
+    assert Config().public_name("GSAI-ML/LLaDA-8B-Instruct") == "GSAI-ML/LLaDA-8B-Instruct"
     assert Config().public_name("random:tiny-llada") == "random:tiny-llada"
     assert Config(name="mine").public_name(str(folder)) == "mine"

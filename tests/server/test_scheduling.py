@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from dapd.decoding import Options
+from dapd.decoding import Options, Recordings
 from dapd.server.config import Limits
 from dapd.server.engine import BusyError, ClosedError, Engine
 from dapd.server.jobs import Failed, Finished, Job, Work
 from dapd.settings import setting
+from decoding.rerun import Rerun
 from server.helpers_server import PROMPT, Served, breaking, slow, until
 
 MIX = [
@@ -53,13 +54,21 @@ def test_neighbours_change_nothing(served):
     assert served.metric("dapd:columns_computed_total") >= served.metric("dapd:columns_needed_total") > 0
 
 
-def test_its_memory_is_left_to_the_next_engine(engine):
-    kept = job(engine.lm, n_new=8, reuse="prefix", block_length=4)
-    engine.submit([kept])
+def test_an_engine_that_ends_frees_its_memory(lm, monkeypatch):
+    """Keys and values, and the passes that were recorded with them, which would hold them."""
+    recordings = Recordings(Rerun())
+    monkeypatch.setattr(type(lm), "recordings", recordings)
+    running = Engine(lm, Limits(places=4))
+    running.start()
+    kept = job(lm, n_new=16, reuse="prefix", block_length=8)
+    running.submit([kept])
     until(lambda: kept.heard and isinstance(kept.heard[-1], Finished))
-    assert engine.decoder.pool is not None
-    engine.stop()
-    assert engine.decoder.pool is None, "keys and values, and the passes that were recorded with them"
+    assert running.decoder.pool is not None
+    assert recordings.kept
+    running.stop()
+    assert running.decoder.pool is None
+    assert not recordings.kept
+    assert not recordings.free
 
 
 def test_a_full_queue_says_when_to_come_back(lm):

@@ -123,10 +123,14 @@ class Decoder:
         for steps in self.passes():
             yield from steps
 
-    def close(self) -> None:
-        """Leave the memory for keys and values to the next decoder that uses the same recordings."""
+    def close(self, *, keep: bool = True) -> None:
+        """Leave the memory for keys and values to the next decoder of the same size that uses the same recordings.
+
+        Without `keep` it is freed, and with it the recordings that use it.
+        """
         if self.pool is not None and self.recordings is not None:
-            self.recordings.give_back(self.pool)
+            leave = self.recordings.give_back if keep else self.recordings.forget
+            leave(self.pool)
         self.pool = None
 
     def _has_place(self) -> bool:
@@ -186,9 +190,9 @@ class Decoder:
             outcomes, memories = flight
         self.columns_needed += one.columns_needed
         self.columns_computed += one.columns_computed
+        remember(one, memories)
         steps = []
-        for group, outcome, memory in zip(one.groups, outcomes, memories, strict=True):
-            remember(group.members, memory)
+        for group, outcome in zip(one.groups, outcomes, strict=True):
             for index, row in enumerate(dict.fromkeys(group.members)):
                 if row in self.rows:  # it may have been cancelled meanwhile
                     try:
@@ -219,15 +223,16 @@ class Decoder:
                 row.place = next(free)
 
     def _enlarge(self, pool: KVPool, rows: int, length: int) -> None:
-        """Move what is kept to a pool with room for so many rows of such a length, and for some more.
+        """Move what is kept to a pool with room for so many rows of such a length.
 
-        Passes are recorded anew for every pool, so a server whose rows come one by one must not need one for each.
+        Passes are recorded anew for every pool. Where they are, it has room for more than is asked for: a server whose
+        rows come one by one, each longer than the last, must not need a pool for each.
         """
-        rows = max(rows, 2 * pool.rows) if rows > pool.rows else pool.rows
-        length = rounded(length, GROWTH) if length > pool.length else pool.length
-        self.pool = pool.grown(rows, length)
         if self.recordings is not None:
             self.recordings.forget(pool)
+            rows = rows if rows <= pool.rows else min(2 * rows, self.places or 2 * rows)
+            length = length if length <= pool.length else rounded(length, GROWTH)
+        self.pool = pool.grown(max(rows, pool.rows), max(length, pool.length))
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:

@@ -117,8 +117,17 @@ def _joined(memories: Sequence[Memory]) -> object:
     return filled(tree, [torch.stack(column) for column in zip(*parts, strict=True)])
 
 
-def remember(rows: Sequence[Row], tree: object) -> None:
-    """Give every row its part of what the strategy remembers."""
+def remember(one: Pass, trees: Sequence[object]) -> None:
+    """Give every row its part of what the strategies remember of a pass: all of them, or none if one is refused."""
+    for group, tree in zip(one.groups, trees, strict=True):
+        _check_memory(group.members, tree)
+    for group, tree in zip(one.groups, trees, strict=True):
+        form = signature(tree, skip=1)
+        for index, row in enumerate(group.members):
+            row.memory = Memory(tree, index, len(group.members), form)
+
+
+def _check_memory(rows: Sequence[Row], tree: object) -> None:
     values = tensors(tree)
     if any(value.shape[:1] != (len(rows),) for value in values):
         shapes = ", ".join(str(list(value.shape)) for value in values)
@@ -126,9 +135,6 @@ def remember(rows: Sequence[Row], tree: object) -> None:
             f"strategy {type(rows[0].strategy).__name__} remembers tensors of shape {shapes} for a batch of "
             f"{len(rows)}; the first dimension of each must be the batch"
         )
-    form = signature(tree, skip=1)
-    for index, row in enumerate(rows):
-        row.memory = Memory(tree, index, len(rows), form)
 
 
 def repeats(one: Pass, outcomes: Sequence[Outcome]) -> bool:

@@ -29,6 +29,8 @@ from dapd.models.cache import KVPool
 T = TypeVar("T")
 V = TypeVar("V")
 Run = Callable[[Inputs, Sequence[Luggage]], Results]
+Key = tuple[Hashable, ...]
+"""What a recording holds for; the last part is the identity of the pool that it uses, or None."""
 
 BUCKET = 32
 """Where passes are recorded, lengths and widths are rounded up to a multiple of this, so that few recordings serve."""
@@ -207,8 +209,8 @@ class Recordings:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.kept: OrderedDict[Hashable, Recording] = OrderedDict()
-        self.occurrences: OrderedDict[Hashable, int | None] = OrderedDict()
+        self.kept: OrderedDict[Key, Recording] = OrderedDict()
+        self.occurrences: OrderedDict[Key, int | None] = OrderedDict()
         """How often a kind of pass ran as it is; None: it cannot be recorded."""
         self.proven: set[Hashable] = set()
         """What passes were recorded with before, whatever their shapes: it need not be tried again."""
@@ -239,7 +241,7 @@ class Recordings:
         """
         with self.lock:
             shapes = (signature(inputs), signature(list(luggage)))
-            key = (weights, one.rules, shapes, None if pool is None else id(pool), kernels.mode(self.device))
+            key = (weights, one.rules, shapes, kernels.mode(self.device), None if pool is None else id(pool))
             if key not in self.kept and self._occurred(key):
                 self._record(key, one, partial(Recording, self.recorder, run, inputs, luggage, pool))
             if key not in self.kept:
@@ -247,13 +249,13 @@ class Recordings:
             self.kept.move_to_end(key)
             return Flight(self.kept[key], inputs, luggage, self.lock)
 
-    def _occurred(self, key: Hashable) -> bool:
+    def _occurred(self, key: Key) -> bool:
         """Whether such a pass has been here before and can be recorded."""
         times = self.occurrences.get(key, 0)
         _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
         return times is not None and times > 0
 
-    def _record(self, key: Hashable, one: Pass, record: Callable[..., Recording]) -> None:
+    def _record(self, key: Key, one: Pass, record: Callable[..., Recording]) -> None:
         try:
             _put(self.kept, key, record(try_first=one.rules not in self.proven), MAX_RECORDINGS)
             self.proven.add(one.rules)
@@ -282,14 +284,14 @@ class Recordings:
                 self.forget(self.free.pop(0))
 
     def forget(self, pool: KVPool) -> None:
-        """Let go of the recordings that use a pool: they would hold its memory, and another may get its address."""
+        """Let go of everything about a pool: recordings would hold its memory, and another may get its identity."""
         with self.lock:
-            for key in [key for key, recording in self.kept.items() if recording.pool is pool]:
-                del self.kept[key]
-                self.occurrences.pop(key, None)
+            for store in (self.kept, self.occurrences):
+                for key in [key for key in store if key[-1] == id(pool)]:
+                    del store[key]
 
 
-def _put(store: OrderedDict[Hashable, V], key: Hashable, value: V, limit: int) -> None:
+def _put(store: OrderedDict[Key, V], key: Key, value: V, limit: int) -> None:
     """Make it the latest one; beyond the limit the oldest goes."""
     store[key] = value
     store.move_to_end(key)

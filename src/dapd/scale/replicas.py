@@ -76,7 +76,6 @@ class Replica:
         if recipe.device == "cpu":
             torch.set_num_threads(1)
         self.lm = recipe.load()
-        self.lm.name = config.public_name(self.lm.name)
         self.config = config
         self.engine = Engine(self.lm, config.limits)
 
@@ -98,7 +97,8 @@ def serve_replicas(
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, lambda *_: ended.set())
         where = f"http://{config.host}:{config.port}"
-        tell(f"{recipe.model} on {cluster.device(recipe)}, {fleet.said}, at {where} (SIGTERM ends it)")
+        name = config.public_name(recipe.model)
+        tell(f"{name} on {cluster.device(recipe)}, {fleet.said}, at {where} (SIGTERM ends it)")
         ended.wait()
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, signal.SIG_DFL)  # a second signal ends it at once

@@ -95,7 +95,8 @@ def _n_top(body: Asked) -> int:
 
 
 def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
-    """The application around an engine, which it starts and ends."""
+    """The application around an engine, which it starts and ends. The model is then known by its name for clients."""
+    lm.name = config.public_name(lm.name)
     front = Front(lm, engine, config)
 
     @asynccontextmanager

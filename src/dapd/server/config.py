@@ -12,6 +12,8 @@ from dapd.errors import DapdError
 
 KEYS_VARIABLE = "DAPD_API_KEYS"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+APPROXIMATE = " (fp8)"
+"""What stands behind the name of a model in fp8."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,12 @@ class Config:
         return self.host in LOOPBACK
 
     def public_name(self, loaded_as: str) -> str:
-        """The model's name for clients; of a folder only the last part, since its path is nobody's business."""
-        folder = Path(loaded_as)
-        return self.name or (folder.resolve().name if folder.is_dir() else loaded_as)
+        """The model's name for clients; of a folder or a file the last part, since its path is nobody's business."""
+        name = loaded_as.removesuffix(APPROXIMATE)
+        path, module, function = name.partition(".py:")
+        if module or Path(name).is_dir():
+            name = Path(os.path.abspath(path)).name + module + function
+        return self.name or name + (APPROXIMATE if loaded_as.endswith(APPROXIMATE) else "")
 
 
 class Keys:

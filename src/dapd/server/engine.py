@@ -106,7 +106,7 @@ class Engine:
             self.thread.join()
 
     def _decoder(self) -> Decoder:
-        return Decoder(self.lm.network, self.lm.recordings)
+        return Decoder(self.lm.network, self.lm.recordings, self.limits.places)
 
     def _retry_after(self) -> int:
         rounds = 1 + len(self.queue) / self.limits.places
@@ -123,7 +123,7 @@ class Engine:
             self.draining = True
             for job in [*self.queue, *self.running]:
                 self._fail(job, "closed")
-            self.decoder.close()
+            self.decoder.close(keep=False)
 
     def _turn_over(self) -> None:
         """Wait for work, let go of whom nobody waits for, give places, and make one step."""
@@ -186,6 +186,7 @@ class Engine:
             logger.exception("a step failed as a whole; all texts in it are given up")
             for job in [*self.running]:
                 self._fail(job, "fault")
+            self.decoder.close(keep=False)
             self.decoder = self._decoder()
             return
         self.metrics.step_seconds.observe(time.perf_counter() - began)

@@ -42,7 +42,6 @@ class DrainingServer(uvicorn.Server):
 
 def serve(lm: DiffusionLM, config: Config) -> None:
     """Serve a model until a signal ends it."""
-    lm.name = config.public_name(lm.name)
     engine = Engine(lm, config.limits)
     settings = uvicorn.Config(
         make_app(lm, engine, config),
