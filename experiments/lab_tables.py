@@ -195,7 +195,8 @@ def halves(by_model: Sequence[Sequence[Result]]) -> Table:
     for seen, unseen in (points, points[::-1]):
         scored = {(p.cell.task, p.cell.decoder): p for p in unseen}
         for task in tasks_of([p for p in seen if p.cell.task in OPEN_ENDED]):
-            base, ours = chosen(of(seen, task))
+            # A run that was stopped may have finished a setting on one half alone.
+            base, ours = chosen([p for p in of(seen, task) if (task, p.cell.decoder) in scored])
             shown = [scored[p.cell.task, p.cell.decoder].full if p else "none" for p in (base, ours)]
             lines.append((task, *shown))
     return Table(("task", "best baseline", "DAPD in one block, no EOS rule"), sorted(lines), words=3)
@@ -241,7 +242,7 @@ def mean_front(points: Points) -> Table:
 
 
 def settings_for_all(points: Points, tasks: Sequence[str]) -> dict[str, Points]:
-    """Every setting on every task; where a canvas is too short for the blocks, it is decoded as one block."""
+    """Every setting on every task; where blocks do not fit a canvas, it is decoded as one block."""
     places = {(p.knob, p.way, p.cell.task): p for p in points}
     settings: dict[str, Points] = {}
     for knob, way in dict.fromkeys((p.knob, p.way) for p in points):

@@ -140,8 +140,8 @@ def main(
     lm = load(model, device=device, dtype=pick_dtype(dtype))
     cells: list[list[str]] = []
     columns: list[str] = []
-    load_of_it = Load(requests, shortest, longest, gen, passes, block)
-    for row in measure(lm, load_of_it, [*map(Reuse, reuse.split(","))], [*map(int, in_flight.split(","))]):
+    traffic = Load(requests, shortest, longest, gen, passes, block)
+    for row in measure(lm, traffic, [*map(Reuse, reuse.split(","))], [*map(int, in_flight.split(","))]):
         columns = list(row)
         cells.append([str(cell) if isinstance(cell, str | int) else f"{cell:.1f}" for cell in row.values()])
         print(*cells[-1], file=sys.stderr, flush=True)  # a run that is cut short has said what it measured
