@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -102,16 +102,19 @@ def main(
     model: Annotated[str, typer.Option("--model", "-m", help="The model whose layers are measured.")] = DEFAULT_MODEL,
 ) -> None:
     """Make tables and a figure of what was decoded."""
-    by_model = read(folder)
+    results = read(folder)
+    by_model = list(results.values())
     points = [Point(cell) for cell in cells(by_model)]
     if not points:
         raise DapdError(f"{folder} holds no setting that is complete on every model; run lab_tradeoff.py further")
-    asked = [point for point in points if point.cell.task == "quiz-5" or not point.cell.task.startswith("quiz-")]
+    asked = of_the_sweep(points)
     sweep = [point for point in asked if not point.is_control]
+    alone = {name: of_the_sweep(map(Point, cells([own]))) for name, own in results.items()}
     make_folder(out)
     aucs = [auc for task in TASKS.values() if edges and task.graph for auc in layer_aucs(load(model), task)]
     sections = [
         ("What is needed for the accuracy of the best baseline", verdicts(sweep)),
+        ("The models one by one", one_by_one(alone)),
         ("One setting for all tasks, and the best for each", single_settings(sweep)),
         ("Chosen on one half of the prompts, scored on the other", halves(by_model)),
         ("The settings that are not beaten in the mean over the tasks, and the controls", mean_front(asked)),
@@ -120,6 +123,7 @@ def main(
         ("More questions", questions(points)),
         ("Tied answers by the strength of the tie", ladder(by_model)),
         ("Other graphs than that of the last layers, and another order", controls(asked)),
+        ("The same in the mean over the tasks, for each model", controls_by_model(asked, alone)),
         ("Where attention shows the graph", edge_table(aucs)),
         ("Pareto fronts", fronts(sweep)),
     ]
@@ -132,12 +136,20 @@ def main(
     print(text)
 
 
-def read(folder: Path) -> list[list[Result]]:
-    """The results of every model."""
+def read(folder: Path) -> dict[str, list[Result]]:
+    """The results of every model, by the name of its folder."""
     models = sorted({path.parents[1] for path in folder.glob(f"*/*/{RESULTS}")})
     if not models:
         raise DapdError(f"{folder} holds no results; experiments/lab_tradeoff.py makes them")
-    return [[r for path in sorted(model.glob(f"*/{RESULTS}")) for r in read_results(path.parent)] for model in models]
+    return {
+        model.name: [r for path in sorted(model.glob(f"*/{RESULTS}")) for r in read_results(path.parent)]
+        for model in models
+    }
+
+
+def of_the_sweep(points: Iterable[Point]) -> list[Point]:
+    """What was decoded under every setting: all but the quizzes of another length than five."""
+    return [point for point in points if point.cell.task == "quiz-5" or not point.cell.task.startswith("quiz-")]
 
 
 def of(points: Points, task: str) -> list[Point]:
@@ -182,6 +194,18 @@ def verdict(points: Points) -> Iterator[Sequence[str]]:
         said, estimate = ours.full, passes_ratio(base.cell, ours.cell)
         ratio = f"{estimate.value:.2f} ({estimate.low:.2f}-{estimate.high:.2f})"
     yield base.cell.task, "".join(p.full for p in steps), base.full, said, ratio
+
+
+def one_by_one(alone: Mapping[str, Points]) -> Table | None:
+    """The verdict on every model by itself, where there are several: they differ more than prompts do."""
+    head = ("task", "model", "step by step", "best baseline", "DAPD in one block, no EOS rule", "passes, ratio (95%)")
+    lines = [
+        (task, name, *rest)
+        for task in OPEN_ENDED
+        for name, points in alone.items()
+        for _, *rest in verdict([point for point in of(points, task) if not point.is_control])
+    ]
+    return Table(head, lines, words=5) if len(alone) > 1 else None
 
 
 def halves(by_model: Sequence[Sequence[Result]]) -> Table:
@@ -318,6 +342,20 @@ def controls(points: Points) -> Table:
     knobs = [PAPER["DAPD-Direct"], *dict.fromkeys(p.knob for p in points if p.is_control)]
     lines = [(knob, *(shown.get((knob, task), "") for task in tasks)) for knob in knobs]
     return Table(("decoder", *tasks), lines if len(knobs) > 1 else [])
+
+
+def controls_by_model(points: Points, alone: Mapping[str, Points]) -> Table | None:
+    """Direct and the controls in the mean over all tasks: of all models together, and of each."""
+    columns = [settings_for_all(own, tasks_of(own)) for own in (points, *alone.values())]
+    names = [name for name, own in columns[0].items() if own[0].is_control]
+    names = [f"{PAPER['DAPD-Direct']}, {Way().label}", *names]
+    shown = [[_in_mean(column[name]) if name in column else "" for column in columns] for name in names]
+    lines = [(name, *cells) for name, cells in zip(names, shown, strict=True) if any(cells)]
+    return Table(("decoder", "all models", *alone), lines) if len(alone) > 1 and len(lines) > 1 else None
+
+
+def _in_mean(points: Points) -> str:
+    return f"{mean(points, 'score'):.1f} in {mean(points, 'nfe'):.1f}"
 
 
 def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:

@@ -136,6 +136,21 @@ def test_controls_stand_beside_the_front_and_do_not_count(tables: str) -> None:
     assert not any("control" in line or "layers" in line for line in section(tables, "Pareto fronts"))
 
 
+def test_each_model_has_a_verdict_of_its_own(tables: str) -> None:
+    """The second model was stopped at the faster setting of the best baseline, which counts for the first alone."""
+    lines = section(tables, "The models one by one")
+    assert [line.split(" | ")[:3] for line in lines] == [
+        ["| quiz-5", "one", "100.0 in 192.0 (original k=1, block 32)"],
+        ["| quiz-5", "two", "100.0 in 193.0 (original k=1, block 32)"],
+    ]
+    assert "100.0 in 30.0 (fast-dllm threshold=0.7, block 32) | 100.0 in 20.0 (dapd-direct" in lines[0]
+    assert "100.0 in 51.0 (fast-dllm threshold=0.9, block 32) | 100.0 in 21.0 (dapd-direct" in lines[1]
+    assert section(tables, "The same in the mean over the tasks") == [
+        "| dapd-direct tau_max=0.05, one block | 83.3 in 10.2 | 83.3 in 9.7 | 83.3 in 10.7 |",
+        "| control-shuffled shortcut=direct, one block | 80.0 in 8.5 | 80.0 in 8.0 | 80.0 in 9.0 |",
+    ]
+
+
 def test_half_of_the_prompts_choose_for_the_others(tables: str) -> None:
     base = "100.0 in 50.5 (fast-dllm threshold=0.9, block 32)"
     ours = "100.0 in 20.5 (dapd-direct tau_max=0.05, one block)"
