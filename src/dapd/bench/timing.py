@@ -11,8 +11,8 @@ from functools import cache
 
 import torch
 
-from dapd.decoding.graphs import capture
 from dapd.errors import DapdError
+from dapd.kernels.cuda_graph import capture
 
 GB = 1e9
 

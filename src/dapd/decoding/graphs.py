@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from dapd.decoding.plan import Pass
 from dapd.decoding.row import Outcome, Row, has_hash
 from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
 from dapd.errors import DapdError
+from dapd.kernels.cuda_graph import capture
 from dapd.models.base import MaskedLM
 from dapd.models.cache import KVPool
 
@@ -79,49 +80,6 @@ class CudaGraphs:
                 # A capture that fails half-way leaves its stream and its memory unusable for another one.
                 self._start()
                 raise
-
-
-def capture(
-    work: Callable[[], T],
-    *,
-    stream: torch.cuda.Stream | None = None,
-    pool: Any = None,
-    warmups: int = 1,
-    refuse_waiting: bool = False,
-) -> Callable[[], T]:
-    """Record `work` as a CUDA graph; the returned function replays it and returns the same results, written again.
-
-    The work runs `warmups` times beforehand on the same stream: compiled kernels and workspaces must not be made while
-    it is recorded. `refuse_waiting` makes those runs fail if they wait for the device, before anything is recorded.
-    """
-    stream = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), _no_waiting() if refuse_waiting else nullcontext():
-        for _ in range(warmups):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-        results = work()
-
-    def replay() -> T:
-        graph.replay()
-        return results
-
-    return replay
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """Makes it an error to wait for the device."""
-    mode = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
 
 
 class Recording:

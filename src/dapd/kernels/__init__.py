@@ -1,7 +1,8 @@
 """Triton kernels for the hot functions. Each has a torch version that is the reference and the fallback.
 
 It stands beside the kernel, or where the function belongs: the independent set in `dapd.graph`, confidence in
-`dapd.decoding.sampling`. Attention itself is torch's; only what it lacks is written here.
+`dapd.decoding.sampling`. Attention itself is torch's; only what it lacks is written here. `cuda_graph.py` records whole
+passes of kernels, torch's and these.
 """
 
 from __future__ import annotations

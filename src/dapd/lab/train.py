@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dapd.decoding.graphs import capture
 from dapd.errors import DapdError
+from dapd.kernels.cuda_graph import capture
 from dapd.lab.checkpoint import export, network_config, start_from
 from dapd.lab.data import PoolMaker, Rows, held_out, typical
 from dapd.lab.loss import Entropy, Noisy, add_noise, cross_entropy, losses

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd.decoding.graphs import capture
 from dapd.errors import DapdError, first_line
 from dapd.io.files import alone_in, replacing
+from dapd.kernels.cuda_graph import capture
 from dapd.mrf import storage
 from dapd.mrf.data import LENGTH, MASK_ID, N_FREE, N_VALUES, all_sequences, draw_sequences
 from dapd.mrf.network import StackedRADD, initialise, transformer_block
