@@ -50,6 +50,7 @@ WAYS = {
     "1 block, EOS deferred": Way(eos="defer"),
     "blocks of 32": Way(32),
 }
+RATIO = "baseline passes / DAPD passes (95%)"
 OPEN_ENDED = ("quiz-5", "story", "code", "record", "scene")
 """Tasks whose texts end anywhere on the canvas."""
 
@@ -178,7 +179,7 @@ def best(settings: Sequence[Points]) -> Points:
 
 def verdicts(points: Points) -> Table:
     """DAPD in one block at the accuracy of the best baseline under its best setting, and what that baseline needs."""
-    head = ("task", "step by step", "best baseline", "DAPD in one block, no EOS rule", "passes, ratio (95%)")
+    head = ("task", "step by step", "best baseline", "DAPD in one block, no EOS rule", RATIO)
     return Table(head, [line for task in tasks_of(points) for line in verdict(of(points, task))], words=4)
 
 
@@ -198,10 +199,10 @@ def verdict(points: Points) -> Iterator[Sequence[str]]:
 
 def one_by_one(alone: Mapping[str, Points]) -> Table | None:
     """The verdict on every model by itself, where there are several: they differ more than prompts do."""
-    head = ("task", "model", "step by step", "best baseline", "DAPD in one block, no EOS rule", "passes, ratio (95%)")
+    head = ("task", "model", "step by step", "best baseline", "DAPD in one block, no EOS rule", RATIO)
     lines = [
         (task, name, *rest)
-        for task in OPEN_ENDED
+        for task in tasks_of([point for points in alone.values() for point in points])
         for name, points in alone.items()
         for _, *rest in verdict([point for point in of(points, task) if not point.is_control])
     ]
@@ -216,14 +217,15 @@ def halves(by_model: Sequence[Sequence[Result]]) -> Table:
     parts = [[[r for r in results if r.example % 2 == half] for results in by_model] for half in (0, 1)]
     points = [[p for p in map(Point, cells(part)) if not p.is_control] for part in parts]
     lines = []
-    for seen, unseen in (points, points[::-1]):
+    for half, seen, unseen in (("even", *points), ("odd", *points[::-1])):
         scored = {(p.cell.task, p.cell.decoder): p for p in unseen}
         for task in tasks_of([p for p in seen if p.cell.task in OPEN_ENDED]):
             # A run that was stopped may have finished a setting on one half alone.
             base, ours = chosen([p for p in of(seen, task) if (task, p.cell.decoder) in scored])
             shown = [scored[p.cell.task, p.cell.decoder].full if p else "none" for p in (base, ours)]
-            lines.append((task, *shown))
-    return Table(("task", "best baseline", "DAPD in one block, no EOS rule"), sorted(lines), words=3)
+            lines.append((task, half, *shown))
+    head = ("task", "chosen on prompts", "best baseline", "DAPD in one block, no EOS rule")
+    return Table(head, sorted(lines), words=4)
 
 
 def chosen(points: Points) -> tuple[Point | None, Point | None]:
@@ -369,7 +371,7 @@ def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:
 def edge_table(edges: Sequence[EdgeAuc]) -> Table:
     """How well attention ranks true edges above other pairs of masked positions, by layer."""
     sets = list(dict.fromkeys(auc.layers for auc in edges))
-    names = [f"{s[0]}" if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in sets]
+    names = [f"layer {s[0]}" if len(s) == 1 else f"layers {s[0]}-{s[-1]}" for s in sets]
     lines = []
     for task, share in dict.fromkeys((auc.task, auc.masked) for auc in edges):
         areas = {auc.layers: auc.auc for auc in edges if (auc.task, auc.masked) == (task, share)}
