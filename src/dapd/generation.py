@@ -337,10 +337,15 @@ class DiffusionLM:
 
         Where the tokenizer closes every text (BERT and its kin), a plain text is closed behind the masks.
         """
+        if not isinstance(max_new_tokens, int):
+            raise DapdError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number")
         ids, closing = self.tokenizer.frame(prompt) if isinstance(prompt, str) else (self.encode(prompt), [])
         self._check_ids([*ids, *closing])
         self._check_length(len(ids) + max_new_tokens + len(closing))
         canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id, closing=closing)
+        for index, token in (fixed or {}).items():
+            if isinstance(token, str) or not 0 <= index < max_new_tokens:
+                raise DapdError(f"fixed is {{{index!r}: {token!r}}}; it maps 0..{max_new_tokens - 1} to token ids")
         if not fixed:
             return canvas
         self._check_ids(list(fixed.values()))

@@ -116,6 +116,9 @@ def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
     """Options with some fields, of their own or of their sampling, changed."""
     for name in fields:
+        owner = next((key for key, preset in PRESETS.items() if name in field_names(type(preset))), None)
+        if name not in LOOP_FIELDS and owner is not None:
+            raise DapdError(f"{name} is a field of a strategy: give strategy=dapd.strategy({owner!r}, {name}=...)")
         if name not in LOOP_FIELDS:
             raise unknown("setting", name, LOOP_FIELDS)
     sampling = {name: value for name, value in fields.items() if name in field_names(Sampling)}

@@ -22,6 +22,7 @@ from dapd import (
     Klass,
     Needs,
     Options,
+    Prediction,
     Reuse,
     Sampling,
     Selection,
@@ -338,6 +339,36 @@ def test_dapd_asks_for_the_window_of_the_last_layers(reuse):
     list(decode(model, canvas(6), Dapd(), Options(block_length=3, reuse=reuse)))
     assert {(call.window.start, call.window.stop) for call in model.calls} == {(2, 5), (5, 8)}
     assert {call.capture for call in model.calls} == {Capture(frozenset({7, 8, 9}), rows="position", keys="window")}
+
+
+class Answers(Scripted):
+    """A model that answers as it is told to, whatever it is asked."""
+
+    def __init__(self, answer, n_layers=4):
+        super().__init__(rising, n_layers=n_layers)
+        self.answer = answer
+
+    def __call__(self, *args, **asked):
+        return self.answer
+
+
+LOGITS = torch.zeros(1, 6, VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Answers(LOGITS), "the model Answers answered Tensor, not a Prediction"),
+        (Answers(Prediction(LOGITS[0])), r"answered logits of shape \[6, \d+\]; it must be of shape \[1, 6, \d+\]"),
+        (Answers(Prediction(LOGITS[:, :5])), r"answered logits of shape \[1, 5, \d+\]; it must be of shape \[1, 6,"),
+        (Answers(Prediction(LOGITS)), r"captured attention None; it must be of shape \[1, 6, 6\]"),
+        (Answers(Prediction(LOGITS, torch.zeros(1, 6, 8))), r"captured attention of shape \[1, 6, 8\]"),
+        (Answers(Prediction(LOGITS), n_layers=0), r"Dapd reads attention, and the model Answers shows none"),
+    ],
+)
+def test_a_model_that_answers_something_else_is_told_so(model, words):
+    with pytest.raises(DapdError, match=words):
+        list(decode(model, canvas(6), Dapd()))
 
 
 def test_a_strategy_may_look_at_the_whole_canvas():

@@ -17,10 +17,10 @@ from dapd.decoding.exchange import GroupInputs, Inputs, Luggage, Results
 from dapd.decoding.plan import Group, Pass
 from dapd.decoding.row import Constraint, Outcome, Row, Top
 from dapd.decoding.sampling import choose
-from dapd.errors import StrategyContractError
+from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction
 from dapd.models.cache import KVCache, KVPool
-from dapd.models.columns import take
+from dapd.models.columns import take, width
 from dapd.strategies.base import Observation, Progress, Selection, Selects
 
 
@@ -50,7 +50,7 @@ def forward(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs) -> 
     """Logits of the window's columns and, where a strategy reads it, the attention among them."""
     column = torch.arange(one.length, device=inputs.tokens.device)
     need = one.attention
-    return model(
+    prediction = model(
         inputs.tokens,
         inputs.span,
         inputs.window,
@@ -58,6 +58,22 @@ def forward(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs) -> 
         cache=None if pool is None else KVCache(pool, inputs.places),
         capture=None if need is None else Capture(need.resolve(model.n_layers), need.rows, need.keys),
     )
+    name = type(model).__name__
+    if not hasattr(prediction, "logits"):
+        raise DapdError(f"the model {name} answered {type(prediction).__name__}, not a Prediction")
+    n = width(inputs.window)
+    check_shape(f"the model {name} answered logits", prediction.logits, (len(inputs.tokens), n, model.vocab_size))
+    if need is not None:
+        keys = n if need.keys == "window" else one.length
+        check_shape(f"the model {name} captured attention", prediction.attention, (len(inputs.tokens), n, keys))
+    return prediction
+
+
+def check_shape(what: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Refuse what a model of the user's own answers in another form than it was asked for."""
+    if tensor is None or tensor.shape != shape:
+        form = "None" if tensor is None else f"of shape {list(tensor.shape)}"
+        raise DapdError(f"{what} {form}; it must be of shape {list(shape)}")
 
 
 def observe(
@@ -65,8 +81,8 @@ def observe(
 ) -> Observation:
     """What the strategy of a group sees: tokens, confidences, progress, attention."""
     row = group.members[0]
-    width = given.choices.shape[1]
-    view = (group.rows, slice(0, width))
+    n = given.choices.shape[1]
+    view = (group.rows, slice(0, n))
     logits = prediction.logits[view]
     precision = row.options.confidence_dtype or row.needs.precision
     dtype = logits.dtype if precision == "model" else getattr(torch, precision)
@@ -75,7 +91,7 @@ def observe(
     attention = None
     need = row.needs.attention
     if need is not None and prediction.attention is not None:
-        keys = slice(0, width) if need.keys == "window" else slice(None)
+        keys = slice(0, n) if need.keys == "window" else slice(None)
         attention = prediction.attention[(*view, keys)]
     return Observation(
         masked=given.choices,
@@ -83,7 +99,7 @@ def observe(
         confidence=choice.confidence,
         current=take(inputs.tokens, inputs.window)[view],
         progress=Progress(*given.counts),
-        position=given.window[:, :1] + torch.arange(width, device=given.window.device),
+        position=given.window[:, :1] + torch.arange(n, device=given.window.device),
         window=given.window,
         block=given.block,
         make_logits=choice.make_logits,

@@ -380,5 +380,10 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
         raise DapdError(f"bias names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})")
     if row.constraint is not None:
         row.constraint.check(canvas)
+    if row.needs.attention is not None and not model.n_layers:
+        raise DapdError(
+            f"strategy {type(row.strategy).__name__} reads attention, and the model {type(model).__name__} shows none "
+            "(its n_layers is 0); take a strategy that reads none, such as fast-dllm"
+        )
     if row.needs.sees == "canvas" and row.keeps:
         raise DapdError(f"strategy {type(row.strategy).__name__} looks at the whole canvas; reuse must be none")
