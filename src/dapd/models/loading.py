@@ -170,7 +170,8 @@ def _outline(shape: TransformerConfig, mesh: DeviceMesh | None = None) -> Transf
 def _allocated(network: Transformer, device: torch.device | str, dtype: torch.dtype) -> Transformer:
     """The network with weights that are memory yet to be filled."""
     try:
-        network = network.to(dtype).to_empty(device=device)
+        # As to_empty() does it, whose empty_like() of a tensor without memory would import sympy for it.
+        network = network.to(dtype)._apply(lambda outline: torch.empty(outline.shape, dtype=outline.dtype, device=device))
     except (RuntimeError, MemoryError) as error:
         raise DapdError(f"there is no room for this network on {device}: {first_line(error)}") from None
     if network.config.tied:
