@@ -72,7 +72,7 @@ def offline(folder: Path | None) -> Iterator[None]:
     }
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
-    if (nltk := sys.modules.get("nltk")) is not None:  # it reads its variable when it is imported, and few tasks do that
+    if (nltk := sys.modules.get("nltk")) is not None:  # it reads its variable when a task imports it, which few do
         nltk.data.path.insert(0, wanted["NLTK_DATA"])
     try:
         yield
