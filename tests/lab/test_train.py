@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 from dapd.cli.lab import app
 from dapd.errors import DapdError
-from dapd.lab import checkpoint, data
+from dapd.lab import checkpoint, data, train
 from dapd.lab.evaluate import Exam, Way, blank, evaluate, evaluate_ways, step_by_step
 from dapd.lab.loss import add_noise, losses
 from dapd.lab.settings import LENGTHS, MIXTURES, TrainSettings, with_values
@@ -60,6 +61,22 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _typical_rows_are_made_once() -> Iterator[None]:
+    """Thousands of rows give the batches their shapes, and most trainers of this file have the same."""
+    made: dict[Any, list[data.Rows]] = {}
+
+    def typical(settings: TrainSettings) -> list[data.Rows]:
+        key = settings.tasks, settings.shares, settings.roomy
+        if key not in made:
+            made[key] = data.typical(settings)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "typical", typical)
+        yield
 
 
 def trainer(folder: Path, settings: TrainSettings = TINY, records: list[dict[str, Any]] | None = None) -> Trainer:
@@ -111,8 +128,9 @@ def test_rows_have_the_canvas_of_their_prompt_or_are_short() -> None:
                     assert start + answer > shorter or start > 9  # or moved along its row
 
 
-def one_length(rows: int = 3000) -> data.Rows:
-    return next(r for r in data.PoolMaker(replace(TINY, rows=rows)).result() if len(r) > 1000)
+@cache
+def one_length() -> data.Rows:
+    return next(r for r in data.PoolMaker(replace(TINY, rows=3000)).result() if len(r) > 1000)
 
 
 def test_noise_masks_answers_alone_and_weighs_by_the_rate() -> None:

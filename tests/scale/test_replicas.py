@@ -35,8 +35,8 @@ from server.helpers_server import Served, until  # noqa: E402
 pytestmark = pytest.mark.slow
 RECIPE = Recipe("random:tiny-llada", "cpu")
 KEY = "secret"
-LONG = {"max_tokens": 160, "extra_body": {"strategy": "original", "eos": "ban", "block_length": 20}}
-"""A text of 160 passes."""
+LONG = {"max_tokens": 100, "extra_body": {"strategy": "original", "eos": "ban", "block_length": 20}}
+"""A text of 100 passes."""
 PATIENCE = 400.0
 TRIES = 5
 """Deaths that are tried: on a slow machine the streams of a replica may all be over when it dies."""
@@ -136,7 +136,7 @@ def test_a_client_that_hangs_up_is_left(client):
 
 
 def test_streams_while_a_replica_is_killed(client, alone):
-    prompts = [f"story {number}" for number in range(8)]
+    prompts = [f"story {number}" for number in range(6)]
     with ThreadPoolExecutor(len(prompts)) as pool:
         whole = list(pool.map(lambda prompt: streamed(alone, prompt, **LONG), prompts))
     for _ in range(TRIES):

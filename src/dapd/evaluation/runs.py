@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -153,8 +154,12 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _commit() -> str | None:
-    """The commit of the source tree, with a mark where files were changed since; None outside of one."""
+    """The commit of the source tree, with a mark where files were changed since; None outside of one.
+
+    Asked for once: what this process has imported stays what it is.
+    """
     here = Path(__file__).parent
     try:
         ran = [

@@ -170,7 +170,9 @@ def _outline(shape: TransformerConfig, mesh: DeviceMesh | None = None) -> Transf
 def _allocated(network: Transformer, device: torch.device | str, dtype: torch.dtype) -> Transformer:
     """The network with weights that are memory yet to be filled."""
     try:
-        network = network.to(dtype).to_empty(device=device)
+        # What to_empty() does, without its empty_like(), which imports sympy for tensors that have no memory yet.
+        network = network.to(dtype)
+        network._apply(lambda outline: outline.new_empty(outline.shape, device=device))  # type: ignore[no-untyped-call]
     except (RuntimeError, MemoryError) as error:
         raise DapdError(f"there is no room for this network on {device}: {first_line(error)}") from None
     if network.config.tied:

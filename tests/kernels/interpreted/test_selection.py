@@ -31,7 +31,7 @@ def in_torch(*args):
         return graph.independent_set(*args)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_equal_to_the_scan_on_any_graph(data):
     n, batch = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 3))
@@ -51,10 +51,10 @@ def test_equal_to_the_scan_on_any_graph(data):
 def test_equal_to_the_rounds_in_torch(n, dtype):
     generator = torch.Generator().manual_seed(n)
     for density in (0.0, 0.02, 0.3, 1.0):
-        blocks = torch.rand(3, n, n, generator=generator) < density
-        priority = (torch.randint(9, (3, n), generator=generator) / 9).to(dtype)
-        nodes = torch.rand(3, n, generator=generator) < 0.7
-        nodes[1] = False
+        blocks = torch.rand(2, n, n, generator=generator) < density
+        priority = (torch.randint(9, (2, n), generator=generator) / 9).to(dtype)
+        nodes = torch.rand(2, n, generator=generator) < 0.7
+        nodes[0] = False
         assert torch.equal(selection.independent_set(blocks, priority, nodes), in_torch(blocks, priority, nodes))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,7 @@ def offline(folder: Path | None) -> Iterator[None]:
     }
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
-    with contextlib.suppress(ImportError):
-        import nltk
-
+    if (nltk := sys.modules.get("nltk")) is not None:  # it reads its variable when a task imports it, which few do
         nltk.data.path.insert(0, wanted["NLTK_DATA"])
     try:
         yield

@@ -91,13 +91,15 @@ def _config(name: str, options: EvalOptions) -> dict[str, Any]:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     path = _file(name, options.data_dir)
-    if load_yaml(path, resolve_func=False).get("unsafe_code") and not options.confirm_unsafe_code:
+    runs_code = load_yaml(path, resolve_func=False).get("unsafe_code")
+    if runs_code and not options.confirm_unsafe_code:
         raise DapdError(
             f"the task {name} runs code that the model writes; confirm that with --confirm-run-unsafe-code "
             "(best inside a container)"
         )
     try:
-        with local_code_eval():
+        # The library of the code metric takes seconds to import: only tasks that run code need it.
+        with local_code_eval() if runs_code else contextlib.nullcontext():
             config: dict[str, Any] = load_yaml(path, resolve_func=True)
     except (ImportError, AssertionError) as error:
         raise DapdError(f"the task {name} cannot be loaded: {error}; pip install 'dapd[eval]'") from None
