@@ -117,15 +117,23 @@ def test_pool_does_not_depend_on_the_number_of_processes() -> None:
 
 def test_rows_have_the_canvas_of_their_prompt_or_are_short() -> None:
     """A roomy row holds at least the canvas on which its prompt is decoded; the others only what they need."""
-    for roomy in (0.0, 1.0):
-        settings = replace(TINY, tasks=("quiz", "tied"), rows=400, roomy=roomy)
+    eos = LabTokenizer.build().eos_id
+    smallest = min(get("quiz").canvas(example) for example in get("quiz").examples(40))
+
+    def rooms(roomy: float) -> list[int]:
+        """The columns from the answer's first to the row's end, of rows that were not moved along."""
+        columns = []
+        settings = replace(TINY, tasks=("quiz",), rows=400, roomy=roomy)
         for length, rows in zip(LENGTHS, data.PoolMaker(settings).result(), strict=True):
-            for start, answer in zip(rows.start.tolist(), rows.answer.tolist(), strict=True):
-                spare = length - start - answer
-                shorter = max([0, *(other for other in LENGTHS if other < length)])
-                assert spare >= 0
-                if roomy == 0.0:
-                    assert start + answer > shorter or start > 9  # or moved along its row
+            shorter = max([0, *(other for other in LENGTHS if other < length)])
+            for first, start, answer in torch.stack((rows.tokens[:, 0], rows.start, rows.answer), 1).tolist():
+                assert start + answer <= length
+                if first != eos:
+                    assert roomy or start + answer > shorter
+                    columns.append(length - start)
+        return columns
+
+    assert min(rooms(1.0)) >= smallest > min(rooms(0.0))
 
 
 @cache
