@@ -217,7 +217,7 @@ def halves(by_model: Sequence[Sequence[Result]]) -> Table:
     parts = [[[r for r in results if r.example % 2 == half] for results in by_model] for half in (0, 1)]
     points = [[p for p in map(Point, cells(part)) if not p.is_control] for part in parts]
     lines = []
-    for half, seen, unseen in (("even", *points), ("odd", *points[::-1])):
+    for half, seen, unseen in (("even", points[0], points[1]), ("odd", points[1], points[0])):
         scored = {(p.cell.task, p.cell.decoder): p for p in unseen}
         for task in tasks_of([p for p in seen if p.cell.task in OPEN_ENDED]):
             # A run that was stopped may have finished a setting on one half alone.

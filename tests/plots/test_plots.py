@@ -425,7 +425,9 @@ def test_families_and_labels():
 
 
 def test_edge_scores_are_counted_once_a_direction(lm, tmp_path):
-    found = edges.collect(lm, ["hello"], n_new=6, taus=[0.5, 1.0])
+    steps: list[dapd.Step] = []
+    found = edges.collect(lm, ["hello"], n_new=6, taus=[0.5, 1.0], on_step=steps.append)
+    assert len(steps) == 6
     assert found.n == sum(m * (m - 1) for m in range(2, 7))
     assert int(found.counts.sum()) == found.n
     # Every row of two masks or more has a largest score, which is 1.

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from dapd.cli.models import opened
+from dapd.cli.progress import Working
 from dapd.cli.view import picked
 from dapd.errors import DapdError, unknown
 from dapd.evaluation.compare import read_results
@@ -24,6 +26,9 @@ from dapd.plots.states import states
 from dapd.plots.tradeoff import tradeoff
 from dapd.trace import Trace
 
+NEW_TOKENS = 128
+"""Masks behind a prompt whose edges are drawn, where no task says how many its answers need."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -36,7 +41,7 @@ class Asked:
     prompts: list[str]
     task: str | None
     n: int
-    max_new_tokens: int
+    max_new_tokens: int | None
     tau: list[float]
     row: int | None = None
     layout: Layout = AS_IT_COMES
@@ -70,7 +75,10 @@ def plot(
     prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="edges: take test prompts of this lab task.")] = None,
     n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of that task.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens.")] = 128,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens; default: the task's canvas, or 128."),
+    ] = None,
     tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
 ) -> None:
     """Draw a figure of the paper: trajectory, heatmap, segments, states, tradeoff, edges, toy."""
@@ -130,8 +138,11 @@ def _edges(asked: Asked) -> None:
     texts = asked.prompts + ([e.prompt for e in get(asked.task).examples(asked.n)] if asked.task else [])
     if not texts:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
+    n_new = asked.max_new_tokens or (get(asked.task).room if asked.task else NEW_TOKENS)
     lm = opened(asked.model)
-    scores = edges.collect(lm, [lm.question(text) for text in texts], n_new=asked.max_new_tokens, taus=asked.tau)
+    with Working(Console(stderr=True), "passes", n_new * len(texts)) as work:
+        prompts = [lm.question(text) for text in texts]
+        scores = edges.collect(lm, prompts, n_new=n_new, taus=asked.tau, on_step=lambda _: work.advance())
     edges.edges(scores, asked.out, Path(asked.model).name, layout=asked.layout)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from dapd.decoding import Step
 from dapd.errors import DapdError
 from dapd.evaluation.edge_scores import BINS, LOWEST, EdgeCounter
 from dapd.generation import DiffusionLM
@@ -39,14 +40,20 @@ class Scores:
 
 
 def collect(
-    model: DiffusionLM, prompts: Sequence[Any], *, n_new: int, taus: Sequence[float], layers: float = 0.3
+    model: DiffusionLM,
+    prompts: Sequence[Any],
+    *,
+    n_new: int,
+    taus: Sequence[float],
+    layers: float = 0.3,
+    on_step: Callable[[Step], None] | None = None,
 ) -> Scores:
     """Decode each prompt step by step and count the scores of all pairs of masks at every step."""
     if not prompts:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
     counter = EdgeCounter(taus, layers)
     for prompt in prompts:
-        model.generate(prompt, strategy=counter, max_new_tokens=n_new)
+        model.generate(prompt, strategy=counter, max_new_tokens=n_new, on_step=on_step)
     return Scores(counter.counts.double(), dict(zip(taus, counter.below.tolist(), strict=True)))
 
 
