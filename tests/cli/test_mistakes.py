@@ -75,6 +75,17 @@ def test_a_trace_that_could_not_be_written_is_not_begun(tmp_path: Path, monkeypa
     assert "it is a folder" in fails(main, *TINY, "--trace", tmp_path)
 
 
+@pytest.mark.parametrize("option", ["--file", "--messages", "--json-schema"])
+def test_a_trace_does_not_take_the_place_of_an_input(tmp_path: Path, option: str) -> None:
+    source, link = tmp_path / "in.jsonl", tmp_path / "link.jsonl"
+    source.write_text("{}")
+    link.symlink_to(source)
+    words = [word for word in TINY if word != "hello" or option == "--json-schema"]
+    for trace in (source, link):
+        assert "it is the input itself" in fails(main, *words, option, source, "--trace", trace)
+    assert source.read_text() == "{}"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_the_answer_is_shown_though_the_trace_finds_no_room() -> None:
     done = ends(main, *TINY, "--json", "--trace", "/dev/full")

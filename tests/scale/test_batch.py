@@ -126,6 +126,27 @@ def test_files_that_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     assert isinstance(done.exception, DapdError)
 
 
+def test_neither_the_input_nor_a_file_of_others_is_written_over(tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 2)
+    before = source.read_bytes()
+    (tmp_path / "soft.jsonl").symlink_to(source)
+    (tmp_path / "hard.jsonl").hardlink_to(source)
+    (tmp_path / "below").mkdir()
+    for name in ("in.jsonl", "below/../in.jsonl", "soft.jsonl", "hard.jsonl"):
+        done = batch(source, tmp_path / name)
+        assert isinstance(done.exception, DapdError), name
+        assert "it is the input itself; choose another name" in str(done.exception)
+    foreign = write(tmp_path / "notes.jsonl", ["mine"])
+    done = batch(source, foreign)
+    assert isinstance(done.exception, DapdError)
+    assert "move it or choose another name" in str(done.exception)
+    assert (source.read_bytes(), foreign.read_bytes()) == (before, b"mine\n")
+    assert not list(tmp_path.glob("*.parts"))
+    (tmp_path / "out.jsonl").touch()
+    for start in ("into an empty file", "once more"):
+        assert batch(source, tmp_path / "out.jsonl").exit_code == 0, start
+
+
 def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 2)
     monkeypatch.setitem(sys.modules, "ray", None)

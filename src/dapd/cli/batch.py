@@ -19,7 +19,7 @@ from dapd.io.files import check_writable
 from dapd.io.wording import plural
 from dapd.models.devices import pick_dtype
 from dapd.scale import files
-from dapd.scale.batch import Plan, parts_of, read_rows, run, without_meaning
+from dapd.scale.batch import Plan, check_own, parts_of, read_rows, run, without_meaning
 from dapd.scale.recipe import Recipe
 from dapd.scale.team import PATIENCE, Spread, gathered
 from dapd.settings import DEFAULT_STRATEGY, read_settings
@@ -60,7 +60,8 @@ def batch(
     chosen, options = read_settings(strategy, settings or [], Options(early_stop=True))
     plan = Plan(chosen, max_new_tokens, options, system, raw)
     files.check_ending(output)
-    check_writable(output)
+    check_writable(output, source)
+    check_own(output)
     rows = read_rows(source, plan)
     if ignored := without_meaning(rows):
         crew.note(f"columns that mean nothing here: {', '.join(ignored)}")

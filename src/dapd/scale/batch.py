@@ -13,7 +13,7 @@ from dapd.decoding import Options
 from dapd.errors import DapdError
 from dapd.evaluation.fingerprint import fingerprint
 from dapd.evaluation.ledger import Job, Ledger, digest
-from dapd.evaluation.runs import Record, Run
+from dapd.evaluation.runs import SETUP, Record, Run
 from dapd.generation import Completion, DiffusionLM, Prompt
 from dapd.io.files import alone_in, check_writable, make_folder
 from dapd.lab.tasks.rooms import room_for
@@ -160,6 +160,15 @@ def without_meaning(rows: Sequence[Row]) -> list[str]:
 def parts_of(output: Path) -> Path:
     """The folder in which results are kept as they come in."""
     return output.with_name(f"{output.name}.parts")
+
+
+def check_own(output: Path) -> None:
+    """Refuse a file with something in it that no earlier start of the job wrote."""
+    parts = parts_of(output)
+    if output.is_file() and output.stat().st_size and not (parts / SETUP).is_file():
+        raise DapdError(
+            f"{output} is there, and there is no {parts.name} of a job that wrote it: move it or choose another name"
+        )
 
 
 def run(
