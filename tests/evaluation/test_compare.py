@@ -16,6 +16,7 @@ from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, Result, decoders, read_results
 from dapd.evaluation.edges import auc, edge_auc
+from dapd.evaluation.file_task import FileTask
 from dapd.evaluation.summary import Row, fewest_at, interval, parallelism, pareto, summarise
 from dapd.lab.checkpoint import export, network_config
 from dapd.lab.settings import TrainSettings
@@ -81,6 +82,15 @@ def test_what_is_there_is_not_decoded_again(model: dapd.DiffusionLM, tmp_path: P
     assert (tmp_path / "results.jsonl").read_bytes() == before
     plan(model, "fast-dllm", "original").run(tmp_path)
     assert (tmp_path / "results.jsonl").read_bytes().startswith(before)
+
+
+def test_prompts_that_are_not_there_leave_no_set_up(model: dapd.DiffusionLM, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n')
+    task, chosen, out = FileTask(path, 4), decoders("original"), tmp_path / "out"
+    with pytest.raises(DapdError, match="give --prompts 1"):
+        Comparison(model, chosen, [task], prompts=2).run(out)
+    assert len(Comparison(model, chosen, [task], prompts=1).run(out)) == 1
 
 
 def test_another_setup_and_damage_are_refused(model: dapd.DiffusionLM, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Comparison:
     decoders: Sequence[Decoder]
     tasks: Sequence[Task]
     prompts: int = 100
-    """How many test prompts of each task are decoded."""
+    """How many test prompts of each task are decoded; a task of a file may have fewer."""
     seed: int = 0
     batch: int = 32
 
@@ -107,16 +107,13 @@ class Comparison:
             "seed": self.seed,
         }
 
-    def __len__(self) -> int:
-        return len(self.decoders) * len(self.tasks) * self.prompts
-
     def run(self, folder: Path, progress: Callable[[int], None] = lambda n: None) -> list[Result]:
         """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
-        run = Run.open(folder, self.setup(), "comparison")
-        ledger = Ledger(run, key_of)
+        drawn = [(task, task.examples(self.prompts, self.seed)) for task in self.tasks]
+        # Only now: a task that has not so many prompts leaves no set-up behind to disagree with.
+        ledger = Ledger(Run.open(folder, self.setup(), "comparison"), key_of)
         records: list[Record] = []
-        for task in self.tasks:
-            examples = task.examples(self.prompts, self.seed)
+        for task, examples in drawn:
             for decoder in self.decoders:
                 work = partial(self._decode, decoder, task)
                 records += ledger.fill(self._jobs(decoder, task, examples), work, progress)
