@@ -45,6 +45,7 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert "columns that mean nothing here: answer" in done.output
     assert f"14 results, {len(BAD)} of them with an error" in " ".join(done.output.split())
+    assert "the first error, of the row 5: not JSON: Expecting property name" in done.output
     found = results(tmp_path / "out.jsonl")
     good, bad = found[:5], found[5:]
     assert [one["id"] for one in good] == ["plain", 1, 2, 70, "answer"]
@@ -62,6 +63,19 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     for (line, reason), one in zip(BAD.items(), bad, strict=True):
         assert one.keys() == {"id", "error"}, line
         assert reason in one["error"], line
+
+
+def test_a_job_without_any_text_does_not_pass_for_a_good_one(tmp_path: Path) -> None:
+    source, output = (
+        write(tmp_path / "in.jsonl", ['{"id": "a", "question": "x"}', '{"id": "b"}']),
+        tmp_path / "out.jsonl",
+    )
+    for start in ("the first time", "when all is done"):
+        done = batch(source, output)
+        assert done.exit_code == 1, start
+        assert "2 results, 2 of them with an error" in done.output
+        assert "the first error, of the row 'a': the row" in done.output
+    assert [one["id"] for one in results(output)] == ["a", "b"]
 
 
 def test_a_row_has_the_same_text_in_any_order_and_company(tmp_path: Path) -> None:

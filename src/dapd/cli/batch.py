@@ -71,6 +71,10 @@ def batch(
         if spread.is_here:
             calm_threads(team.lm.network)
         records = run(rows, plan, team, output, work.advance)
-    errors = sum("error" in record for record in records)
-    failed = f", {errors} of them with an error instead of a text" if errors else ""
+    errors = [record for record in records if "error" in record]
+    failed = f", {len(errors)} of them with an error instead of a text" if errors else ""
     print(f"written: {output}, {plural(len(records), 'result')}{failed} (kept in {parts_of(output)})", file=sys.stderr)
+    if errors:
+        crew.note(f"the first error, of the row {errors[0]['id']!r}: {errors[0]['error']}")
+    if len(errors) == len(records):
+        raise typer.Exit(1)
