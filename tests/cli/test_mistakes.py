@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dapd.cli import main
+from dapd.evaluation.runs import Record, Run, read_records
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -213,6 +214,30 @@ def test_an_interrupt_while_modules_load(tmp_path: Path, module: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["batch in.jsonl out.jsonl -n 8", "compare -t in.jsonl -s original -n 8 --no-plot"])
+def test_after_an_interrupt_the_same_command_goes_on(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_text("".join(f'{{"prompt": "{word}", "answer": "x"}}\n' for word in ("a", "b", "c")))
+    words = [*command.split(), "-m", "random:tiny-llada", "--device", "cpu", "--batch", "1"]
+    append = Run.append
+
+    def interrupted(run: Run, records: list[Record]) -> None:
+        append(run, records)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append", interrupted)
+        done = ends(main, *words)
+    assert done.code == 130
+    assert done.errors.splitlines()[-1] == "note: interrupted; the same command goes on from here"
+    [kept] = tmp_path.rglob("results.jsonl")
+    assert len(read_records(kept)) == 1
+    assert ends(main, *words).code == 0
+    assert len(read_records(kept)) == 3
 
 
 def test_no_word_about_numpy_where_there_is_none() -> None:

@@ -67,7 +67,11 @@ def batch(
         crew.note(f"columns that mean nothing here: {', '.join(ignored)}")
     recipe = Recipe(model, device, pick_dtype(dtype), fp8, places)
     console = Console(stderr=True)
-    with Working(console, "rows", len(rows)) as work, gathered(recipe, spread, crew.note, in_one=True) as team:
+    with (
+        crew.resumable(),
+        Working(console, "rows", len(rows)) as work,
+        gathered(recipe, spread, crew.note, in_one=True) as team,
+    ):
         if spread.is_here:
             calm_threads(team.lm.network)
         records = run(rows, plan, team, output, work.advance)

@@ -103,6 +103,7 @@ def compare(
         check_writable(make_folder(out) / path.name)
     console, spread = Console(), Spread(workers, address=address)
     with (
+        crew.resumable(),
         Working(console, "decoding", total) as work,
         crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
     ):
