@@ -63,6 +63,11 @@ def test_bad_sweeps_are_refused(spec: str) -> None:
         decoders(spec)
 
 
+def test_values_with_commas_between_them_are_told_of_the_slash() -> None:
+    with pytest.raises(DapdError, match=r"'0\.9' is not of the form .* separated by /: threshold=0\.7/0\.9$"):
+        decoders("fast-dllm:threshold=0.7,0.9")
+
+
 def test_a_killed_run_goes_on_and_ends_the_same(model: dapd.DiffusionLM, tmp_path: Path) -> None:
     specs = ("fast-dllm:threshold=0.3/0.9", "control-shuffled")
     whole = plan(model, *specs).run(tmp_path / "a")

@@ -67,7 +67,10 @@ class Result:
 
 def decoders(spec: str) -> list[Decoder]:
     """The decoders of `name` or `name:knob=a/b/c,other=d/e`: every combination of the values."""
-    name, texts = split_spec(spec)
+    try:
+        name, texts = split_spec(spec)
+    except DapdError as error:
+        raise DapdError(f"{error}; several values are separated by /: threshold=0.7/0.9") from None
     chosen = named(name)
     sweeps = {knob: listed.split("/") for knob, listed in texts.items()}
     out = []
