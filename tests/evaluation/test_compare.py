@@ -98,6 +98,16 @@ def test_prompts_that_are_not_there_leave_no_set_up(model: dapd.DiffusionLM, tmp
     assert len(Comparison(model, chosen, [task], prompts=1).run(out)) == 1
 
 
+def test_a_run_that_came_to_no_result_is_in_nobodys_way(
+    model: dapd.DiffusionLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Comparison, "_decode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            plan(model, "fast-dllm").run(tmp_path)
+    assert len(plan(model, "fast-dllm", prompts=1).run(tmp_path)) == 2
+
+
 def test_another_setup_and_damage_are_refused(model: dapd.DiffusionLM, tmp_path: Path) -> None:
     plan(model, "fast-dllm").run(tmp_path)
     with pytest.raises(DapdError, match="prompts: 3 there, 4 here"):

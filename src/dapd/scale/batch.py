@@ -178,7 +178,8 @@ def run(
     check_writable(output)
     folder = make_folder(parts_of(output))
     with alone_in(folder):
-        kept = Run.open(folder, plan.setup(team.lm), "batch job", "choose another output, or move the folder away")
+        otherwise = "choose another output, or move the folder away"
+        kept = Run.open(folder, plan.setup(team.lm), "batch job", otherwise, take_over=True)
         jobs = [Job(row.id, digest(row.content), row) for row in rows]
         records = Ledger(kept, lambda record: record["id"]).fill(jobs, lambda missing: _work(team, missing), progress)
         files.write(output, records, COLUMNS)
