@@ -126,6 +126,21 @@ def test_the_room_of_a_prompt_is_the_canvas_of_its_task(task: Task) -> None:
         assert room(example.prompt) == task.canvas(example)
 
 
+def test_prompts_of_the_lab_alone_and_several() -> None:
+    def asked(*more: str) -> Any:
+        return CliRunner().invoke(app, ["lab", "prompts", *more])
+
+    [example] = TASKS["latin"].examples(1)
+    assert asked("-t", "latin", "--bare").output == example.prompt + "\n"
+    for several in (["-t", "latin", "-n", "2"], ["-t", "latin,shuffle"], []):
+        refused = asked("--bare", *several)
+        assert isinstance(refused.exception, DapdError)
+        assert "--json to a .jsonl file, which `dapd batch` reads" in str(refused.exception)
+    lines = asked("-t", "latin, shuffle", "-t", "tied", "--json").output.splitlines()
+    assert [json.loads(line)["task"] for line in lines] == ["latin", "shuffle", "tied"]
+    assert "latin" in asked("-t", "latin").output
+
+
 def test_another_prompt_has_no_room_of_its_own() -> None:
     assert room("What is the meaning of life?") is None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dapd.cli import main
+from dapd.evaluation.runs import Record, Run, read_records
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -73,6 +74,17 @@ def test_a_trace_that_could_not_be_written_is_not_begun(tmp_path: Path, monkeypa
     monkeypatch.setattr("dapd.cli.generate.opened", lambda *_, **__: pytest.fail("it was begun"))
     assert "No such file or directory" in fails(main, *TINY, "--trace", tmp_path / "nodir" / "x.jsonl")
     assert "it is a folder" in fails(main, *TINY, "--trace", tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--file", "--messages", "--json-schema"])
+def test_a_trace_does_not_take_the_place_of_an_input(tmp_path: Path, option: str) -> None:
+    source, link = tmp_path / "in.jsonl", tmp_path / "link.jsonl"
+    source.write_text("{}")
+    link.symlink_to(source)
+    words = [word for word in TINY if word != "hello" or option == "--json-schema"]
+    for trace in (source, link):
+        assert "it is the input itself" in fails(main, *words, option, source, "--trace", trace)
+    assert source.read_text() == "{}"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -202,6 +214,30 @@ def test_an_interrupt_while_modules_load(tmp_path: Path, module: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["batch in.jsonl out.jsonl -n 8", "compare -t in.jsonl -s original -n 8 --no-plot"])
+def test_after_an_interrupt_the_same_command_goes_on(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_text("".join(f'{{"prompt": "{word}", "answer": "x"}}\n' for word in ("a", "b", "c")))
+    words = [*command.split(), "-m", "random:tiny-llada", "--device", "cpu", "--batch", "1"]
+    append = Run.append
+
+    def interrupted(run: Run, records: list[Record]) -> None:
+        append(run, records)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append", interrupted)
+        done = ends(main, *words)
+    assert done.code == 130
+    assert done.errors.splitlines()[-1] == "note: interrupted; the same command goes on from here"
+    [kept] = tmp_path.rglob("results.jsonl")
+    assert len(read_records(kept)) == 1
+    assert ends(main, *words).code == 0
+    assert len(read_records(kept)) == 3
 
 
 def test_no_word_about_numpy_where_there_is_none() -> None:

@@ -16,6 +16,7 @@ from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, Result, decoders, read_results
 from dapd.evaluation.edges import auc, edge_auc
+from dapd.evaluation.file_task import FileTask
 from dapd.evaluation.summary import Row, fewest_at, interval, parallelism, pareto, summarise
 from dapd.lab.checkpoint import export, network_config
 from dapd.lab.settings import TrainSettings
@@ -62,6 +63,11 @@ def test_bad_sweeps_are_refused(spec: str) -> None:
         decoders(spec)
 
 
+def test_values_with_commas_between_them_are_told_of_the_slash() -> None:
+    with pytest.raises(DapdError, match=r"'0\.9' is not of the form .* separated by /: threshold=0\.7/0\.9$"):
+        decoders("fast-dllm:threshold=0.7,0.9")
+
+
 def test_a_killed_run_goes_on_and_ends_the_same(model: dapd.DiffusionLM, tmp_path: Path) -> None:
     specs = ("fast-dllm:threshold=0.3/0.9", "control-shuffled")
     whole = plan(model, *specs).run(tmp_path / "a")
@@ -81,6 +87,25 @@ def test_what_is_there_is_not_decoded_again(model: dapd.DiffusionLM, tmp_path: P
     assert (tmp_path / "results.jsonl").read_bytes() == before
     plan(model, "fast-dllm", "original").run(tmp_path)
     assert (tmp_path / "results.jsonl").read_bytes().startswith(before)
+
+
+def test_prompts_that_are_not_there_leave_no_set_up(model: dapd.DiffusionLM, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n')
+    task, chosen, out = FileTask(path, 4), decoders("original"), tmp_path / "out"
+    with pytest.raises(DapdError, match="give --prompts 1"):
+        Comparison(model, chosen, [task], prompts=2).run(out)
+    assert len(Comparison(model, chosen, [task], prompts=1).run(out)) == 1
+
+
+def test_a_run_that_came_to_no_result_is_in_nobodys_way(
+    model: dapd.DiffusionLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Comparison, "_decode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            plan(model, "fast-dllm").run(tmp_path)
+    assert len(plan(model, "fast-dllm", prompts=1).run(tmp_path)) == 2
 
 
 def test_another_setup_and_damage_are_refused(model: dapd.DiffusionLM, tmp_path: Path) -> None:

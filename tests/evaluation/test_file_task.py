@@ -48,7 +48,7 @@ def test_mistakes_are_named(tmp_path: Path, row: dict[str, object], words: str) 
 def test_through_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "mine.jsonl", {"prompt": "ab", "answer": "x"}, {"prompt": "c", "answer": "", "match": "contains"})
-    command = ["compare", "-m", "random:tiny-llada", "--device", "cpu", "-t", "mine.jsonl", "-n", "8", "-p", "2"]
+    command = ["compare", "-m", "random:tiny-llada", "--device", "cpu", "-t", "mine.jsonl", "-n", "8"]
     two = ["-s", "fast-dllm", "-s", "original", "--against", "original", "--no-plot"]
     done = CliRunner().invoke(app, [*command, *two])
     assert done.exit_code == 0, done.output
@@ -57,5 +57,13 @@ def test_through_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     summary = json.loads((tmp_path / "compare" / "summary.json").read_text(encoding="utf-8"))
     assert [gain["decoder"] for gain in summary["paired"]] == ["fast-dllm"]
     assert {row["score"] for row in summary["rows"]} == {50.0}
-    many = CliRunner().invoke(app, [*command[:-1], "3", *two, "--out", "other"])
-    assert "has 2 prompts, and 3 were asked for" in str(many.exception)
+
+
+def test_the_advice_for_a_short_file_leads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine.jsonl", {"prompt": "ab", "answer": "x"})
+    command = ["compare", "-m", "random:tiny-llada", "--device", "cpu", "-t", "mine.jsonl", "-n", "8", "--no-plot"]
+    many = CliRunner().invoke(app, [*command, "-s", "original", "-p", "3"])
+    assert "has 1 prompt, and 3 were asked for; give --prompts 1" in str(many.exception)
+    done = CliRunner().invoke(app, [*command, "-s", "original", "--prompts", "1"])
+    assert done.exit_code == 0, done.output

@@ -60,6 +60,21 @@ def test_another_setup_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_setup_without_results_may_be_taken_over(tmp_path: Path) -> None:
+    other = {**SETUP, "seed": 3}
+    first = Run.open(tmp_path, SETUP)
+    with pytest.raises(DapdError, match="seed: None there, 3 here"):
+        Run.open(tmp_path, other)
+    second = Run.open(tmp_path, other, take_over=True)
+    with pytest.raises(DapdError, match="seed: 3 there, None here"):
+        first.append([{"i": 0}])
+    assert second.records() == []
+    second.append([{"i": 1}])
+    with pytest.raises(DapdError, match="seed: 3 there, None here"):
+        Run.open(tmp_path, SETUP, take_over=True)
+    assert Run.open(tmp_path, other).records() == [{"i": 1}]
+
+
 def test_results_without_a_setup_and_a_damaged_setup_are_refused(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text("{}\n")
     with pytest.raises(DapdError, match=r"no setup\.json"):

@@ -45,6 +45,7 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert "columns that mean nothing here: answer" in done.output
     assert f"14 results, {len(BAD)} of them with an error" in " ".join(done.output.split())
+    assert "the first error, of the row 5: not JSON: Expecting property name" in done.output
     found = results(tmp_path / "out.jsonl")
     good, bad = found[:5], found[5:]
     assert [one["id"] for one in good] == ["plain", 1, 2, 70, "answer"]
@@ -62,6 +63,19 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     for (line, reason), one in zip(BAD.items(), bad, strict=True):
         assert one.keys() == {"id", "error"}, line
         assert reason in one["error"], line
+
+
+def test_a_job_without_any_text_does_not_pass_for_a_good_one(tmp_path: Path) -> None:
+    source, output = (
+        write(tmp_path / "in.jsonl", ['{"id": "a", "question": "x"}', '{"id": "b"}']),
+        tmp_path / "out.jsonl",
+    )
+    for start in ("the first time", "when all is done"):
+        done = batch(source, output)
+        assert done.exit_code == 1, start
+        assert "2 results, 2 of them with an error" in done.output
+        assert "the first error, of the row 'a': the row" in done.output
+    assert [one["id"] for one in results(output)] == ["a", "b"]
 
 
 def test_a_row_has_the_same_text_in_any_order_and_company(tmp_path: Path) -> None:
@@ -124,6 +138,27 @@ def test_files_that_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     write(tmp_path / "in.jsonl", MIXED)
     done = batch(tmp_path / names[0], tmp_path / names[1])
     assert isinstance(done.exception, DapdError)
+
+
+def test_neither_the_input_nor_a_file_of_others_is_written_over(tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 2)
+    before = source.read_bytes()
+    (tmp_path / "soft.jsonl").symlink_to(source)
+    (tmp_path / "hard.jsonl").hardlink_to(source)
+    (tmp_path / "below").mkdir()
+    for name in ("in.jsonl", "below/../in.jsonl", "soft.jsonl", "hard.jsonl"):
+        done = batch(source, tmp_path / name)
+        assert isinstance(done.exception, DapdError), name
+        assert "it is the input itself; choose another name" in str(done.exception)
+    foreign = write(tmp_path / "notes.jsonl", ["mine"])
+    done = batch(source, foreign)
+    assert isinstance(done.exception, DapdError)
+    assert "move it or choose another name" in str(done.exception)
+    assert (source.read_bytes(), foreign.read_bytes()) == (before, b"mine\n")
+    assert not list(tmp_path.glob("*.parts"))
+    (tmp_path / "out.jsonl").touch()
+    for start in ("into an empty file", "once more"):
+        assert batch(source, tmp_path / "out.jsonl").exit_code == 0, start
 
 
 def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

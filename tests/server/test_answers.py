@@ -54,7 +54,8 @@ def test_usage_counts_neither_masks_nor_the_tail(served):
     answer = served.ask(max_tokens=32, logit_bias={str(served.lm.network.profile.eos_id): 30}).json()
     usage = answer["usage"]
     assert answer["choices"][0]["finish_reason"] == "stop"
-    assert usage["completion_tokens"] < 32
+    bias = ((served.lm.network.profile.eos_id, 30.0),)
+    assert usage["completion_tokens"] == alone(served, {"bias": bias}, n_new=32).n_generated < 32
     assert usage["prompt_tokens"] == len(PROMPT)
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert usage["tokens_per_pass"] == pytest.approx(usage["completion_tokens"] / usage["passes"], abs=1e-4)
@@ -131,7 +132,8 @@ def test_the_stock_client_chats(chatting):
     done = chatting.lm.generate(messages, max_new_tokens=24, early_stop=True)
     assert said.choices[0].message.content == done.text
     assert said.choices[0].finish_reason == done.finish_reason
-    assert said.usage.completion_tokens == len(said.choices[0].logprobs.content)
+    assert done.ids[done.n_generated - 1] == chatting.lm.network.profile.eot_id
+    assert said.usage.completion_tokens == done.n_generated == len(said.choices[0].logprobs.content) + 1
     assert all(len(token.top_logprobs) == 2 for token in said.choices[0].logprobs.content)
     assert said.usage.passes > 0
     assert said.id.startswith("chatcmpl-")

@@ -68,6 +68,7 @@ def test_it_decodes_live_and_counts(browser, page):  # noqa: F811
     numbers = browser.js("return [...document.querySelectorAll('.race dd')].map(d => d.textContent)")
     assert int(numbers[0]) <= expected.nfe
     assert float(numbers[3]) > 0
+    assert int(numbers[1]) == browser.js("return dapdViewer.lanes[0].decoding.written.at(-1)")
     trace = expected.trace
     shown = browser.shown()
     assert set(shown) == set(trace.slots)

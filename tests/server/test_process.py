@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from cli.test_mistakes import fails
+from dapd.cli import main
 from server.helpers_server import events, until
 
 
@@ -67,6 +69,16 @@ def test_it_asks_for_a_key_and_finishes_what_was_begun_after_sigterm(process):
     assert running.wait(30) == 0
     said = running.stderr.read()
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("more", [[], ["--replicas", "1"]])
+def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(more, monkeypatch):
+    for loading in ("dapd.cli.serve.opened", "dapd.scale.replicas.serve_replicas"):
+        monkeypatch.setattr(loading, lambda *_, **__: pytest.fail("it was begun"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        line = fails(main, "serve", "-m", "random:tiny-llada", "--port", port, *more)
+    assert f"cannot listen at 127.0.0.1, port {port}: address already in use; choose another --port" in line
 
 
 @pytest.mark.parametrize("process", [["--drain-seconds", "1", "--name", "mine"]], indirect=True)

@@ -19,7 +19,7 @@ from dapd.io.files import check_writable
 from dapd.io.wording import plural
 from dapd.models.devices import pick_dtype
 from dapd.scale import files
-from dapd.scale.batch import Plan, parts_of, read_rows, run, without_meaning
+from dapd.scale.batch import Plan, check_own, parts_of, read_rows, run, without_meaning
 from dapd.scale.recipe import Recipe
 from dapd.scale.team import PATIENCE, Spread, gathered
 from dapd.settings import DEFAULT_STRATEGY, read_settings
@@ -60,16 +60,25 @@ def batch(
     chosen, options = read_settings(strategy, settings or [], Options(early_stop=True))
     plan = Plan(chosen, max_new_tokens, options, system, raw)
     files.check_ending(output)
-    check_writable(output)
+    check_writable(output, source)
+    check_own(output)
     rows = read_rows(source, plan)
     if ignored := without_meaning(rows):
         crew.note(f"columns that mean nothing here: {', '.join(ignored)}")
     recipe = Recipe(model, device, pick_dtype(dtype), fp8, places)
     console = Console(stderr=True)
-    with Working(console, "rows", len(rows)) as work, gathered(recipe, spread, crew.note, in_one=True) as team:
+    with (
+        crew.resumable(),
+        Working(console, "rows", len(rows)) as work,
+        gathered(recipe, spread, crew.note, in_one=True) as team,
+    ):
         if spread.is_here:
             calm_threads(team.lm.network)
         records = run(rows, plan, team, output, work.advance)
-    errors = sum("error" in record for record in records)
-    failed = f", {errors} of them with an error instead of a text" if errors else ""
+    errors = [record for record in records if "error" in record]
+    failed = f", {len(errors)} of them with an error instead of a text" if errors else ""
     print(f"written: {output}, {plural(len(records), 'result')}{failed} (kept in {parts_of(output)})", file=sys.stderr)
+    if errors:
+        crew.note(f"the first error, of the row {errors[0]['id']!r}: {errors[0]['error']}")
+    if len(errors) == len(records):
+        raise typer.Exit(1)

@@ -39,6 +39,7 @@ DEFAULT_DECODERS = (
     "dapd-staged",
     "dapd-direct",
 )
+DEFAULT_PROMPTS = 50
 
 
 def compare(
@@ -58,7 +59,14 @@ def compare(
             help="Tasks (`dapd lab tasks`) or .jsonl files of prompts and answers, separated by commas.",
         ),
     ] = "quiz-5",
-    prompts: Annotated[int, typer.Option("--prompts", "-p", help="Test prompts per task.")] = 50,
+    prompts: Annotated[
+        int | None,
+        typer.Option(
+            "--prompts",
+            "-p",
+            help=f"Test prompts per task; default: {DEFAULT_PROMPTS}, or all of a file that has fewer.",
+        ),
+    ] = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="New tokens for the prompts of a file.")
     ] = DEFAULT_NEW_TOKENS,
@@ -79,12 +87,15 @@ def compare(
 ) -> None:
     """Compare decoders on tasks whose answers can be checked."""
     tables.check_files(save_table)
-    if prompts < 1 or batch < 1:
-        raise DapdError(f"prompts is {prompts} and batch {batch}; both must be at least 1")
+    n = DEFAULT_PROMPTS if prompts is None else prompts
+    if n < 1 or batch < 1:
+        raise DapdError(f"prompts is {n} and batch {batch}; both must be at least 1")
     chosen = [decoder for spec in strategies or DEFAULT_DECODERS for decoder in decoders(spec)]
-    asked = [task_named(name.strip(), max_new_tokens) for name in tasks.split(",") if name.strip()]
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    asked = [task_named(name, max_new_tokens, whole=prompts is None) for name in names]
     if not asked:
         raise DapdError("no task was named; see `dapd lab tasks`")
+    total = len(chosen) * sum(len(task.examples(n, seed)) for task in asked)
     if against is not None and against not in (labels := [decoder.label for decoder in chosen]):
         raise unknown("decoder", against, labels)
     summary, figure = out / "summary.json", out / "tradeoff.png"
@@ -92,10 +103,11 @@ def compare(
         check_writable(make_folder(out) / path.name)
     console, spread = Console(), Spread(workers, address=address)
     with (
-        Working(console, "decoding", len(chosen) * len(asked) * prompts) as work,
+        crew.resumable(),
+        Working(console, "decoding", total) as work,
         crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
     ):
-        comparison = Comparison(lm, chosen, asked, prompts, seed, batch)
+        comparison = Comparison(lm, chosen, asked, n, seed, batch)
         results = comparison.run(out, work.advance)
     rows = summarise(results)
     print_rows(console, rows)
@@ -118,9 +130,9 @@ def compare(
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 
 
-def task_named(name: str, room: int) -> Task:
-    """A task of the lab, or a file of prompts and answers."""
-    return FileTask(Path(name), room) if name.endswith(".jsonl") else get(name)
+def task_named(name: str, room: int, *, whole: bool) -> Task:
+    """A task of the lab, or a file of prompts and answers, which `whole` lets have fewer than are asked for."""
+    return FileTask(Path(name), room, whole) if name.endswith(".jsonl") else get(name)
 
 
 def print_gains(console: Console, gains: Sequence[Difference]) -> None:

@@ -28,6 +28,16 @@ def note(text: str) -> None:
 
 
 @contextmanager
+def resumable() -> Iterator[None]:
+    """Inside, whoever interrupts the work is told that what is done is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("interrupted; the same command goes on from here")
+        raise
+
+
+@contextmanager
 def model(
     name: str,
     *,

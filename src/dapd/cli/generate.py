@@ -94,7 +94,7 @@ def generate(
         refuse_with_templates(max_new_tokens, regex, schema, samples)
     refuse_without_effect(options, kept=trace is not None, printed=as_json, live=live, pace=pace, samples=samples)
     if trace is not None:
-        check_writable(trace)
+        check_writable(trace, file, messages, json_schema)
     prompts = [] if templates and not source.is_named else source.read()
     lm = opened(model, device, dtype, fp8=fp8, tensor_parallel=tensor_parallel, silent=silent)
     asked = [one for one in source.asked(lm, prompts) for _ in range(samples)]

@@ -27,7 +27,10 @@ from dapd.lab.tokenizer import LabTokenizer
 app = typer.Typer(help="The lab: tasks with known answers, and the small model trained on them.", no_args_is_help=True)
 console = Console()
 
-Names = Annotated[list[str] | None, typer.Option("--task", "-t", help="Name of a task; repeat for more. Default: all.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--task", "-t", help="Names of tasks, separated by commas; may be repeated. Default: all."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")]
@@ -42,7 +45,9 @@ Scores: TypeAlias = dict[str, dict[Way, TaskScore]]
 
 
 def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
-    return [tasks.get(name) for name in names] if names else list(tasks.TASKS.values())
+    if not names:
+        return list(tasks.TASKS.values())
+    return [tasks.get(name.strip()) for listed in names for name in listed.split(",")]
 
 
 @app.command("tasks")
@@ -58,19 +63,24 @@ def prompts(
     n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 1,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each prompt as a line of JSON.")] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="Print the prompt alone, for `... | dapd generate`.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Print one prompt alone, for `... | dapd generate`.")] = False,
 ) -> None:
     """Show example prompts with a right answer each. None of them was seen in training."""
-    for chosen in _chosen(task):
-        for example in chosen.examples(n, seed):
-            if bare:
-                print(example.prompt)
-            elif as_json:
-                print(json.dumps({"task": example.task, "prompt": example.prompt, "answer": example.answer}))
-            else:
-                console.rule(f"[bold]{chosen.name}", align="left")
-                console.print(escape(example.prompt), soft_wrap=True, highlight=False)
-                console.print(f"[dim]{escape(example.answer)}", soft_wrap=True, highlight=False)
+    examples = [example for chosen in _chosen(task) for example in chosen.examples(n, seed)]
+    if bare and len(examples) > 1:
+        raise DapdError(
+            f"--bare is for one prompt, and these are {len(examples)}, which `dapd generate` would take for one; "
+            "for several write --json to a .jsonl file, which `dapd batch` reads"
+        )
+    for example in examples:
+        if bare:
+            print(example.prompt)
+        elif as_json:
+            print(json.dumps({"task": example.task, "prompt": example.prompt, "answer": example.answer}))
+        else:
+            console.rule(f"[bold]{example.task}", align="left")
+            console.print(escape(example.prompt), soft_wrap=True, highlight=False)
+            console.print(f"[dim]{escape(example.answer)}", soft_wrap=True, highlight=False)
 
 
 @app.command()

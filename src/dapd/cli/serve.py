@@ -63,6 +63,8 @@ def serve(
         drain_seconds=drain_seconds,
     )
     config = Config(host, port, Keys.find(keys), anonymous, tuple(origin or ()), limits, name)
+    if address is None:  # the proxies of a running cluster have ports of their own
+        config.check_free()
     if replicas is not None:
         from dapd.scale.recipe import Recipe
         from dapd.scale.replicas import Fleet, serve_replicas

@@ -67,7 +67,10 @@ class Result:
 
 def decoders(spec: str) -> list[Decoder]:
     """The decoders of `name` or `name:knob=a/b/c,other=d/e`: every combination of the values."""
-    name, texts = split_spec(spec)
+    try:
+        name, texts = split_spec(spec)
+    except DapdError as error:
+        raise DapdError(f"{error}; several values are separated by /: threshold=0.7/0.9") from None
     chosen = named(name)
     sweeps = {knob: listed.split("/") for knob, listed in texts.items()}
     out = []
@@ -87,7 +90,7 @@ class Comparison:
     decoders: Sequence[Decoder]
     tasks: Sequence[Task]
     prompts: int = 100
-    """How many test prompts of each task are decoded."""
+    """How many test prompts of each task are decoded; a task of a file may have fewer."""
     seed: int = 0
     batch: int = 32
 
@@ -107,16 +110,13 @@ class Comparison:
             "seed": self.seed,
         }
 
-    def __len__(self) -> int:
-        return len(self.decoders) * len(self.tasks) * self.prompts
-
     def run(self, folder: Path, progress: Callable[[int], None] = lambda n: None) -> list[Result]:
         """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
-        run = Run.open(folder, self.setup(), "comparison")
-        ledger = Ledger(run, key_of)
+        drawn = [(task, task.examples(self.prompts, self.seed)) for task in self.tasks]
+        # Only now: a task that has not so many prompts leaves no set-up behind to disagree with.
+        ledger = Ledger(Run.open(folder, self.setup(), "comparison", take_over=True), key_of)
         records: list[Record] = []
-        for task in self.tasks:
-            examples = task.examples(self.prompts, self.seed)
+        for task, examples in drawn:
             for decoder in self.decoders:
                 work = partial(self._decode, decoder, task)
                 records += ledger.fill(self._jobs(decoder, task, examples), work, progress)

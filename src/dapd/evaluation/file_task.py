@@ -25,6 +25,8 @@ class FileTask(Task):
     path: Path
     new_tokens: int
     """How many tokens an answer may have."""
+    whole: bool = False
+    """Whether a file with fewer prompts than are asked for is taken as it is."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -40,7 +42,7 @@ class FileTask(Task):
     def examples(self, n: int, seed: int = 0, split: Split = Split.TEST) -> list[Example]:
         """The first rows of the file, whatever the seed."""
         rows = read_rows(self.path, {"prompt": str})
-        if n > len(rows):
+        if n > len(rows) and not self.whole:
             raise DapdError(
                 f"{self.path} has {plural(len(rows), 'prompt')}, and {n} were asked for; give --prompts {len(rows)}"
             )

@@ -34,22 +34,38 @@ class Run:
     folder: Path
     otherwise: str = "choose another folder with --out"
     """What to do where the folder holds something else, as an error tells the user."""
+    setup: Record | None = None
+    """What was asked for, as the folder has it; None: whatever it has."""
+    what: str = "run"
 
     @classmethod
-    def open(cls, folder: Path, setup: Mapping[str, Any], what: str = "run", otherwise: str = otherwise) -> Run:
-        """A new folder, or one that holds results of the same set-up; any other is refused, untouched."""
-        run = cls(folder, otherwise)
-        setup = json.loads(json.dumps(dict(setup), default=str))
+    def open(
+        cls,
+        folder: Path,
+        setup: Mapping[str, Any],
+        what: str = "run",
+        otherwise: str = otherwise,
+        *,
+        take_over: bool = False,
+    ) -> Run:
+        """A new folder, or one that holds results of the same set-up; any other is refused, untouched.
+
+        `take_over`: a folder that has a set-up and no results, because its run was interrupted, is as good as new. Only
+        for runs whose results are all that they keep.
+        """
+        run = cls(folder, otherwise, json.loads(json.dumps(dict(setup), default=str)), what)
         make_folder(folder)
         where = folder / SETUP
+        text = json.dumps(run.setup, indent=1) + "\n"
         if where.is_file():
-            run._check(where, setup, what)
+            if take_over:
+                run._take_over(where, text)
         elif (folder / RESULTS).exists():
             raise DapdError(f"{folder} holds results but no {SETUP}: {otherwise}")
         else:
-            write_once(where, json.dumps(setup, indent=1) + "\n")
-            # Processes of one run start together: whoever came second must have asked for the same.
-            run._check(where, setup, what)
+            write_once(where, text)
+        # Processes of one run start together: whoever came second must have asked for the same.
+        run._check()
         return run
 
     def records(self) -> list[Record]:
@@ -59,8 +75,8 @@ class Run:
     def append(self, records: Iterable[Record]) -> None:
         """Add results; they are on their way to the disk when this returns. Several processes may do so at once."""
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        path = self.folder / RESULTS
-        with writing(path), path.open("a+b") as file, _locked(file):
+        with self._results() as file:
+            self._check()  # before the first result another run may have taken the folder over
             _drop_cut_line(file)
             file.write(lines.encode())
             file.flush()
@@ -91,15 +107,32 @@ class Run:
         )
         return content if same else default
 
-    def _check(self, where: Path, setup: Mapping[str, Any], what: str) -> None:
+    @contextlib.contextmanager
+    def _results(self) -> Iterator[IO[bytes]]:
+        """The file of results, for nobody else meanwhile."""
+        path = self.folder / RESULTS
+        with writing(path), path.open("a+b") as file, _locked(file):
+            yield file
+
+    def _take_over(self, where: Path, text: str) -> None:
+        """Write the set-up over another one, unless that has results."""
+        with self._results() as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                write_text(where, text)
+
+    def _check(self) -> None:
+        """Refuse a folder that is of another set-up by now."""
+        if self.setup is None:
+            return
+        where = self.folder / SETUP
         try:
             before = parse_json(where.read_text(encoding="utf-8"))
-            differ = difference(before, setup)
+            differ = difference(before, self.setup)
         except (ValueError, AttributeError):
             raise DapdError(f"{where} is damaged; move the folder away or {self.otherwise}") from None
         if differ:
             said = ", ".join(differ)
-            raise DapdError(f"{self.folder} holds a {what} of another set-up ({said}); {self.otherwise}")
+            raise DapdError(f"{self.folder} holds a {self.what} of another set-up ({said}); {self.otherwise}")
 
 
 def read_records(path: Path) -> list[Record]:

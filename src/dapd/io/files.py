@@ -82,11 +82,14 @@ def _draft_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}.draft")
 
 
-def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before hours are spent on what is to go into it."""
+def check_writable(path: Path, *inputs: Path | None) -> None:
+    """Refuse a file that could not be written, before hours are spent on what is to go into it; also one of the
+    inputs, under whatever name: it would be lost."""
     with writing(path):
         if path.is_dir():
             raise DapdError(f"cannot write {path}: it is a folder")
+        if any(one is not None and one.is_file() and path.exists() and path.samefile(one) for one in inputs):
+            raise DapdError(f"cannot write {path}: it is the input itself; choose another name")
         if path.exists():
             with path.open("ab"):
                 return

@@ -13,7 +13,7 @@ from dapd.decoding import Options
 from dapd.errors import DapdError
 from dapd.evaluation.fingerprint import fingerprint
 from dapd.evaluation.ledger import Job, Ledger, digest
-from dapd.evaluation.runs import Record, Run
+from dapd.evaluation.runs import SETUP, Record, Run
 from dapd.generation import Completion, DiffusionLM, Prompt
 from dapd.io.files import alone_in, check_writable, make_folder
 from dapd.lab.tasks.rooms import room_for
@@ -162,6 +162,15 @@ def parts_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.parts")
 
 
+def check_own(output: Path) -> None:
+    """Refuse a file with something in it that no earlier start of the job wrote."""
+    parts = parts_of(output)
+    if output.is_file() and output.stat().st_size and not (parts / SETUP).is_file():
+        raise DapdError(
+            f"{output} is there, and there is no {parts.name} of a job that wrote it: move it or choose another name"
+        )
+
+
 def run(
     rows: Sequence[Row], plan: Plan, team: Team, output: Path, progress: Callable[[int], None] = lambda n: None
 ) -> list[Record]:
@@ -169,7 +178,8 @@ def run(
     check_writable(output)
     folder = make_folder(parts_of(output))
     with alone_in(folder):
-        kept = Run.open(folder, plan.setup(team.lm), "batch job", "choose another output, or move the folder away")
+        otherwise = "choose another output, or move the folder away"
+        kept = Run.open(folder, plan.setup(team.lm), "batch job", otherwise, take_over=True)
         jobs = [Job(row.id, digest(row.content), row) for row in rows]
         records = Ledger(kept, lambda record: record["id"]).fill(jobs, lambda missing: _work(team, missing), progress)
         files.write(output, records, COLUMNS)

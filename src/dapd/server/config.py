@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
@@ -67,6 +68,23 @@ class Config:
                 f"{self.host} can be reached from other machines, and there are no API keys: give --keys FILE, set "
                 f"{KEYS_VARIABLE}, or allow everybody with --anonymous"
             )
+
+    def check_free(self) -> None:
+        """Refuse an address at which nobody can listen, before minutes are spent on loading a model."""
+
+        async def bind() -> None:
+            server = await asyncio.get_running_loop().create_server(
+                asyncio.Protocol, self.host, self.port, start_serving=False
+            )
+            server.close()
+
+        try:
+            asyncio.run(bind())
+        except OSError as error:
+            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio says before it where that was
+            raise DapdError(
+                f"cannot listen at {self.host}, port {self.port}: {why}; choose another --port or --host"
+            ) from None
 
     @property
     def is_local(self) -> bool:

@@ -12,7 +12,7 @@ from dapd.decoding import Decoder, Step
 from dapd.errors import DapdError
 from dapd.generation import DiffusionLM
 from dapd.server.config import Limits
-from dapd.server.jobs import Failed, Job, Reason
+from dapd.server.jobs import Failed, Finished, Job, Reason
 from dapd.server.metrics import Metrics
 
 logger = logging.getLogger("dapd.server")
@@ -217,7 +217,7 @@ class Engine:
         if finished is not None:
             # Told last: whoever has the answer finds its place free and the text counted.
             self._leave(job)
-            self._count(job)
+            self._count(job, finished)
             job.tell(finished)
 
     def _leave(self, job: Job) -> None:
@@ -226,13 +226,13 @@ class Engine:
         if job in self.queue:
             self.queue.remove(job)
 
-    def _count(self, job: Job) -> None:
+    def _count(self, job: Job, finished: Finished) -> None:
         now = time.monotonic()
         assert job.began is not None
         self.row_seconds = 0.9 * self.row_seconds + 0.1 * (now - job.began)
         self.metrics.texts.labels("finished").inc()
-        self.metrics.committed.inc(job.transcript.n_tokens)
-        self.metrics.per_pass.observe(job.transcript.n_tokens / max(1, job.passes))
+        self.metrics.committed.inc(finished.n_tokens)
+        self.metrics.per_pass.observe(finished.n_tokens / max(1, finished.passes))
         self.metrics.first_seconds.observe((job.spoke or now) - job.arrived)
 
     def _fail(self, job: Job, reason: Reason) -> None:

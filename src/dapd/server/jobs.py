@@ -71,6 +71,7 @@ class Finished:
     ids: list[int]
     finish_reason: Literal["stop", "length"]
     n_tokens: int
+    """Generated tokens, counted as in a trace: before the first EOS, or up to the end of a stop string."""
     passes: int
     scored: list[Scored]
 
@@ -126,13 +127,14 @@ class Job:
         elif added:
             self.tell(Passed(self.index, added))
         complete = step.done or (self.transcript.stopped and self.work.options.early_stop)
-        return self._finished() if complete else None
+        return self._finished(step.canvas) if complete else None
 
-    def _finished(self) -> Finished:
+    def _finished(self, canvas: Canvas) -> Finished:
         said = self.transcript
         places = range(said.first, said.first + len(said.ids))
         scored = [self._scored[place] for place in places if place in self._scored]
-        return Finished(self.index, said.text, said.ids, said.finish_reason, said.n_tokens, self.passes, scored)
+        n_tokens = said.n_tokens(canvas)
+        return Finished(self.index, said.text, said.ids, said.finish_reason, n_tokens, self.passes, scored)
 
     def _score(self, step: Step) -> None:
         assert step.top is not None

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dapd.canvas import Canvas
 from dapd.generation import DiffusionLM
+from dapd.trace import count_text
 
 BROKEN = "\ufffd"
 """What a decoder writes for the beginning of a character whose other bytes are missing."""
@@ -30,8 +31,8 @@ class Transcript:
         """What can no longer change."""
         self.ids: list[int] = []
         """The tokens of the text."""
-        self.n_tokens = 0
-        """Generated tokens up to the end; those of a stop string count, EOS and end of turn do not."""
+        self._n_cut: int | None = None
+        """Generated tokens up to the end of a stop string."""
         self.stopped = False
         """Whether the text came to its end: EOS, the end of the turn, or a stop string."""
 
@@ -50,13 +51,12 @@ class Transcript:
         end = next((place for place, token in enumerate(ids) if token in self._ends), None)
         self.stopped = end is not None
         self.ids = ids[:end]
-        self.n_tokens = sum(self.slots[: len(self.ids)])
         text = self._decode(self.ids)
         cut = self._first_stop(text)
         if cut is not None:
             start, stop = cut
             self.stopped = True
-            self.n_tokens = sum(self.slots[: self._tokens_for(stop)])
+            self._n_cut = sum(self.slots[: self._tokens_for(stop)])
             self.ids = self.ids[: self._tokens_for(start)]
             text = text[:start]
         elif not self.stopped and ready < len(masked):
@@ -65,6 +65,19 @@ class Transcript:
             return ""
         added, self.text = text[len(self.text) :], text
         return added
+
+    def n_tokens(self, canvas: Canvas) -> int:
+        """Generated tokens of a canvas as its trace counts them; where a stop string ends the text, those up to its
+        end."""
+        if self._n_cut is not None:
+            return self._n_cut
+        return count_text(
+            canvas.tokens.tolist(),
+            canvas.slots.nonzero().flatten().tolist(),
+            mask_id=canvas.mask_id,
+            eos_id=self.lm.network.profile.eos_id,
+            start=canvas.start if self.open_ended else None,
+        )
 
     def _decode(self, ids: list[int]) -> str:
         return self.lm.tokenizer.decode(ids)
