@@ -74,6 +74,21 @@ def test_it_decodes_live_and_counts(browser, page):  # noqa: F811
     assert browser.complaints() == []
 
 
+def test_the_legend_follows_the_passes(browser, page):  # noqa: F811
+    """While passes come the colours have room for more; at the end the legend names the last pass."""
+    opened(browser, page)
+    browser.js(
+        "const legend = document.querySelector('.legend'); globalThis.late = [];"
+        "const note = () => late.push(Number(legend.textContent.match(/late .pass (\\d+)/)[1]));"
+        "new MutationObserver(note).observe(legend, { childList: true })"
+    )
+    ask(browser, "hello", a="original", tokens=60)
+    until(lambda: done(browser))
+    *meanwhile, last = browser.js("return late")
+    assert last == browser.js("return dapdViewer.clock.last") > 16
+    assert max(meanwhile) in (32, 64)
+
+
 def test_two_strategies_share_a_clock(browser, page):  # noqa: F811
     opened(browser, page)
     ask(browser, "hello", a="dapd-staged", b="original", tokens=24)

@@ -146,8 +146,7 @@ async function run() {
   running = null;
   fields.stop.disabled = true;
   fields.save.disabled = !traces.some((trace) => trace.records.length);
-  viewer.refresh();
-  viewer.controls.pace();
+  viewer.end();
 }
 
 /** Save what was decoded as a page that plays it, without a server. */
