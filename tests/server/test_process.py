@@ -69,6 +69,15 @@ def test_it_asks_for_a_key_and_finishes_what_was_begun_after_sigterm(process):
     assert "Traceback" not in said
 
 
+def test_it_says_that_ctrl_c_ends_it(process):
+    running, _ = process
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) in (0, 130, -signal.SIGINT)
+    said = running.stderr.read()
+    assert "(Ctrl-C ends it)" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize("process", [["--drain-seconds", "1", "--name", "mine"]], indirect=True)
 def test_those_whose_time_is_over_are_told_so(process):
     running, client = process
