@@ -16,7 +16,7 @@ from dapd.settings import DEFAULT_STRATEGY
 from dapd.strategies import PRESETS
 
 EXAMPLES = ("quiz", "story", "record")
-"""Tasks of the lab with a prompt on its page: its model has a closed vocabulary, and a visitor has to begin somewhere."""
+"""Tasks of the lab with a prompt on its page: its vocabulary is closed, and a visitor has to begin somewhere."""
 KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
 TRACES = "@@TRACES@@"
 """Where the saved page holds its decodings; the live page's script writes them in."""
