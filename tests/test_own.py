@@ -87,6 +87,34 @@ def test_a_file_that_cannot_be_imported(here: Path) -> None:
         find("broken.py:Two")
 
 
+def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
+    """As `python FILE` does, when it is read and when its function is called; the path is as before afterwards."""
+    (tmp_path / "own_rules_beside.py").write_text("threshold = 0.25\n", encoding="utf-8")
+    (tmp_path / "own_late_beside.py").write_text("name = 'fast-dllm'\n", encoding="utf-8")
+    file = tmp_path / "own_rules.py"
+    file.write_text(
+        "import dapd\nfrom own_rules_beside import threshold\n\n"
+        "def rule():\n    from own_late_beside import name\n    return dapd.strategy(name, threshold=threshold)\n",
+        encoding="utf-8",
+    )
+    before = list(sys.path)
+    assert named(f"{file}:rule").strategy == Threshold(0.25)
+    assert sys.path == before
+
+
+def test_a_failed_import_is_told_by_the_users_own_line(here: Path) -> None:
+    with pytest.raises(DapdError) as caught:
+        find("no_such_module:Two")
+    assert str(caught.value).endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    source = "import importlib\nimportlib.import_module('no_such_module')\n"
+    (here / "roundabout.py").write_text(source, encoding="utf-8")
+    with pytest.raises(DapdError, match=r"No module named 'no_such_module' \(roundabout.py, line 2\)"):
+        find("roundabout.py:Two")
+    (here / "wrong_json.py").write_text("import json\n\njson.loads('{')\n", encoding="utf-8")
+    with pytest.raises(DapdError, match=r"wrong_json.py cannot .* JSONDecodeError: .* \(wrong_json.py, line 3\)"):
+        find("wrong_json.py:Two")
+
+
 def test_only_commands_read_such_names(here: Path) -> None:
     """A server gets names of strategies from strangers: no module of theirs may be opened."""
     with pytest.raises(DapdError, match="unknown strategy"):
@@ -166,6 +194,9 @@ def odd_tokenizer():
 def failing():
     raise RuntimeError("no such weights")
 
+def settled():
+    return bare()
+
 def asking(size: int):
     return bare()
 """
@@ -224,6 +255,7 @@ def test_a_value_may_hold_a_colon_and_device_and_dtype_arrive(models: Path) -> N
         ("my_models:asking", "cannot be called without 'size'"),
         ("my_models:asking:size=big", "size is 'big'; it must be a whole number"),
         ("my_models:pair:leter=b", "unknown argument of my_models:pair 'leter'; did you mean 'letter'"),
+        ("my_models:settled:letter=b", "unknown argument of my_models:settled 'letter'; allowed: none"),
         ("my_models:ready:letter=b", "is no function, so that letter cannot be set"),
         ("torch:float32", "gave a dtype without profile"),
     ],

@@ -72,6 +72,11 @@ def test_the_exported_names() -> None:
     assert all(hasattr(dapd, name) for name in NAMES)
 
 
+def test_nothing_but_names_of_the_package_is_in_sight() -> None:
+    strangers = [name for name in vars(dapd) if not name.startswith("_") and name not in dapd.__all__]
+    assert all(isinstance(getattr(dapd, name), types.ModuleType) for name in strangers), strangers
+
+
 def mentioned(annotation: object) -> Iterator[type]:
     """Every class of ours inside of an annotation."""
     if isinstance(annotation, type) and annotation.__module__.startswith("dapd"):

@@ -1,6 +1,7 @@
 """Dependency-aware parallel decoding for masked diffusion language models."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
 
 from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options, Recordings, Reuse, Step, decode
@@ -34,8 +35,8 @@ from dapd.strategies import (
 from dapd.trace import Trace, read_traces, write_traces
 
 try:
-    __version__ = version("dapd")
-except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = _version("dapd")
+except _PackageNotFoundError:  # a source tree that was never installed
     __version__ = "unknown"
 
 __all__ = [

@@ -10,6 +10,7 @@ from dapd.errors import DapdError
 from dapd.generation import DiffusionLM, load
 from dapd.io import own
 from dapd.models import MaskedLM, Profile
+from dapd.models.masked_lm import as_masked_lm
 from dapd.models.tokenizer import HubTokenizer, Tokenizer
 from dapd.settings import split_spec
 
@@ -51,6 +52,10 @@ def as_model(name: str, thing: Any) -> DiffusionLM:
     if isinstance(thing, DiffusionLM):
         return thing
     network, tokenizer = thing if isinstance(thing, tuple) and len(thing) == 2 else (thing, None)
+    if _is_of_transformers(network):
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise DapdError(f"{name} gave a {type(network).__name__} alone; return it and its tokenizer, as a pair")
+        return DiffusionLM(*as_masked_lm(network, tokenizer, name), name=name)
     missing = _missing(MaskedLM, network)
     if missing or not callable(network):
         lacks = f" without {', '.join(missing)}" if missing else " that cannot be called"
@@ -59,6 +64,12 @@ def as_model(name: str, thing: Any) -> DiffusionLM:
         raise DapdError(f"{name} gave a network whose profile is {network.profile!r}; it must be a dapd.Profile")
     network.profile.check(network.vocab_size)
     return DiffusionLM(network, _as_tokenizer(name, tokenizer, network.profile), name=name)
+
+
+def _is_of_transformers(network: object) -> bool:
+    """Whether it is a masked language model of `transformers`, which need not be imported to tell."""
+    names = [kind.__name__ for kind in type(network).__mro__]
+    return "PreTrainedModel" in names and any(name.endswith("ForMaskedLM") for name in names)
 
 
 def _as_tokenizer(name: str, tokenizer: Any, profile: Profile) -> Tokenizer | None:

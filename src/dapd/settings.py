@@ -156,7 +156,9 @@ def read_settings(spec: str, pairs: Iterable[str], usual: Options | None = None)
     name, texts = split_spec(spec)
     chosen = named(name)
     texts |= dict(split_pair(pair, "--set") for pair in pairs)
-    fields, loop = route(texts, [type(chosen.strategy), LOOP], f"field of {name} or of the loop")
+    kind = type(chosen.strategy)
+    plain = "" if dataclasses.is_dataclass(kind) else f" ({kind.__name__} has no fields to set; make it a dataclass)"
+    fields, loop = route(texts, [kind, LOOP], f"field of {name} or of the loop{plain}")
     return replace(chosen, strategy=changed(chosen.strategy, fields)), with_fields(usual or Options(), loop)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import dapd
-from dapd.cli.chat import Conversation
+from dapd.cli.chat import Conversation, chat
 from dapd.errors import DapdError
 
 
@@ -70,6 +70,7 @@ def test_commands(talk, lm, capsys, tmp_path):
     ("said", "word"),
     [
         ("/stratgey x", "did you mean '/strategy'"),
+        ("/nope", "unknown command '/nope'; allowed: /clear"),
         ("/strategy nothing", "unknown strategy"),
         ("/strategy dapd-staged tau=1", "tau"),
         ("/tokens many", "/tokens"),
@@ -93,6 +94,20 @@ def test_ctrl_c_forgets_the_question(talk, monkeypatch, capsys):
     talk.take(ASK)
     assert talk.messages == []
     assert "stopped" in capsys.readouterr().err
+
+
+def test_ctrl_c_at_the_prompt_names_the_way_out(monkeypatch, capsys):
+    said = iter([KeyboardInterrupt, "/quit"])
+
+    def read(_: str) -> str:
+        line = next(said)
+        if line is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    chat("lab", device="cpu")
+    assert "/quit or Ctrl-D ends the conversation" in capsys.readouterr().err
 
 
 def test_the_opening_stays(lm):

@@ -104,6 +104,7 @@ def test_lists_name_everything() -> None:
     ("args", "said"),
     [
         (["generate", "x", "-m", "nowhere"], "unknown model"),
+        (["generate", "x", "-m", "lba"], "no such folder; did you mean 'lab'? give lab"),
         (["generate", "x", "-m", "random:tiny-lada"], "did you mean 'tiny-llada'"),
         (["generate", "x", "-s", "dapd-stagd"], "did you mean 'dapd-staged'"),
         (["generate", "x", "-s", "dapd-staged@llada/gsm8"], "did you mean 'dapd-staged@llada/gsm8k'"),

@@ -210,6 +210,12 @@ def test_a_pattern_that_cannot_be_read_is_refused(lm, pattern):
         lm.generate("x", max_new_tokens=8, regex=pattern)
 
 
+def test_where_a_pattern_is_wrong_is_said(lm):
+    words = r"not a valid regular expression: missing \), unterminated subpattern at position 4"
+    with pytest.raises(DapdError, match=words):
+        lm.generate("x", max_new_tokens=8, regex="Ask (Nora|")
+
+
 def test_a_pattern_that_no_machine_holds_ends_in_time():
     tokens = {byte: bytes([byte]) for byte in range(256)}
     limits = BuildLimits(seconds=2, memory=1 << 30)

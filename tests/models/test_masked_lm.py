@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import dapd
 from dapd.cli.app import app
 from dapd.models.base import Capture
+from dapd.own_models import load_named
 
 transformers = pytest.importorskip("transformers")
 
@@ -102,6 +103,24 @@ def test_local_layers_are_left_out(tmp_path: Path) -> None:
     network = dapd.load(tmp_path, device="cpu").network
     assert network.full_layers == [0, 2]
     assert network.n_layers == 2
+
+
+def test_a_model_in_memory_is_one_of_the_users_own(folder: Path) -> None:
+    """A function that returns a model of transformers and its tokenizer gives what their folder gives."""
+    file = folder / "own.py"
+    file.write_text(
+        "from transformers import AutoModelForMaskedLM, AutoTokenizer\n"
+        f"folder = {str(folder)!r}\n"
+        "def alone():\n    return AutoModelForMaskedLM.from_pretrained(folder)\n"
+        "def pair():\n    return alone(), AutoTokenizer.from_pretrained(folder)\n",
+        encoding="utf-8",
+    )
+    template = "the capital of [MASK] is [MASK*3]"
+    given = load_named(f"{file}:pair", device="cpu").infill(template)
+    assert given.ids == dapd.load(folder, device="cpu").infill(template).ids
+    assert given.trace.steps[0].positions
+    with pytest.raises(dapd.DapdError, match="alone; return it and its tokenizer, as a pair"):
+        load_named(f"{file}:alone")
 
 
 def test_infilling_through_the_command_line(folder: Path) -> None:

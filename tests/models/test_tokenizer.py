@@ -98,8 +98,13 @@ def test_no_template(tmp_path):
 
 @pytest.mark.parametrize(
     ("messages", "words"),
-    [([], "empty"), ([{"role": "user"}], "message 0"), ([*QUESTION, "hello"], "message 1")],
-    ids=["empty", "no content", "not a message"],
+    [
+        ([], "empty"),
+        ([{"role": "user"}], "message 0"),
+        ([*QUESTION, "hello"], "message 1"),
+        ([{"role": "usr", "content": "hello"}], "unknown role of message 0 'usr'; did you mean 'user'"),
+    ],
+    ids=["empty", "no content", "not a message", "unknown role"],
 )
 def test_malformed_messages(tmp_path, messages, words):
     with pytest.raises(DapdError, match=words):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dapd.generation import DEFAULT_NEW_TOKENS
+from dapd.lab.tasks.rooms import room
 from server.helpers_server import Served, slow
 from viewer.conftest import browser  # noqa: F401
 from viewer.helpers_viewer import Browser
@@ -73,6 +75,21 @@ def test_it_decodes_live_and_counts(browser, page):  # noqa: F811
     shown = browser.shown()
     assert set(shown) == set(trace.slots)
     assert browser.complaints() == []
+
+
+def test_the_legend_follows_the_passes(browser, page):  # noqa: F811
+    """While passes come the colours have room for more; at the end the legend names the last pass."""
+    opened(browser, page)
+    browser.js(
+        "const legend = document.querySelector('.legend'); globalThis.late = [];"
+        "const note = () => late.push(Number(legend.textContent.match(/late .pass (\\d+)/)[1]));"
+        "new MutationObserver(note).observe(legend, { childList: true })"
+    )
+    ask(browser, "hello", a="original", tokens=60)
+    until(lambda: done(browser))
+    *meanwhile, last = browser.js("return late")
+    assert last == browser.js("return dapdViewer.clock.last") > 16
+    assert max(meanwhile) in (32, 64)
 
 
 def test_two_strategies_share_a_clock(browser, page):  # noqa: F811
@@ -162,6 +179,30 @@ def test_it_stops_and_begins_anew(browser, page):  # noqa: F811
     ask(browser, "again", a="original", tokens=8)
     until(lambda: browser.js("return dapdViewer.clock.last === 8 || dapdViewer.lanes[0]?.decoding.done"))
     assert browser.js("return dapdViewer.lanes.length") == 1
+
+
+def test_a_visitor_of_the_lab_has_something_to_begin_with(browser, chatting):  # noqa: F811
+    """The page names the model and offers prompts that it knows; the canvas is the one that `dapd generate` takes."""
+    opened(browser, chatting)
+    assert browser.js("return document.querySelector('h1').textContent") == "lab · dapd, live"
+    assert browser.js("return [...document.querySelectorAll('.examples button')].map(b => b.textContent)") == [
+        "quiz", "story", "record",
+    ]  # fmt: skip
+    shot(browser, "lab")
+    browser.js("document.querySelectorAll('.examples button')[1].click()")
+    prompt = browser.js("return document.querySelector('textarea').value")
+    assert prompt.endswith("?")
+    browser.js("document.querySelector('form').requestSubmit()")
+    until(lambda: done(browser), 120)
+    assert browser.js("return document.querySelector('.said').textContent") == ""
+    assert len(browser.shown()) == room(prompt) != DEFAULT_NEW_TOKENS
+    shot(browser, "lab-done")
+
+
+def test_other_models_offer_no_prompts(browser, page):  # noqa: F811
+    opened(browser, page)
+    assert browser.js("return document.querySelector('.examples').checkVisibility()") is False
+    assert page.lm.name in browser.js("return document.querySelector('h1').textContent")
 
 
 def test_a_mistake_is_said_in_words(browser, page):  # noqa: F811

@@ -81,6 +81,15 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(more, monkeypat
     assert f"cannot listen at 127.0.0.1, port {port}: address already in use; choose another --port" in line
 
 
+def test_it_says_that_ctrl_c_ends_it(process):
+    running, _ = process
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) in (0, 130, -signal.SIGINT)
+    said = running.stderr.read()
+    assert "(Ctrl-C ends it)" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize("process", [["--drain-seconds", "1", "--name", "mine"]], indirect=True)
 def test_those_whose_time_is_over_are_told_so(process):
     running, client = process

@@ -50,7 +50,7 @@ def chat(
         except EOFError:
             return
         except KeyboardInterrupt:
-            print(file=sys.stderr)
+            print("\n/quit or Ctrl-D ends the conversation", file=sys.stderr)
             continue
         try:
             talk.take(said.strip())

@@ -77,7 +77,7 @@ def serve(
             "--max-replicas and --address are for several replicas; say with how many to begin: --replicas 2"
         )
     lm = opened(model, device, dtype, fp8=fp8)
-    tell(f"{config.public_name(lm.name)} on {lm.network.device}, at http://{host}:{port} (SIGTERM ends it)")
+    tell(f"{config.public_name(lm.name)} on {lm.network.device}, at http://{host}:{port} (Ctrl-C ends it)")
     serve_alone(lm, config)
 
 

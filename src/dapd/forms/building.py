@@ -78,7 +78,7 @@ def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
     """What the worker makes of a task."""
     import numpy as np
 
-    command = [sys.executable, "-I", str(Path(worker.__file__))]
+    command = [sys.executable, "-I", "-W", "ignore", str(Path(worker.__file__))]
     try:
         done = subprocess.run(
             command, input=json.dumps(task).encode(), capture_output=True, timeout=limits.seconds, check=False

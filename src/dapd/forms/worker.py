@@ -68,13 +68,23 @@ def automaton(task: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def fault(regex: str | None) -> str | None:
+    """What Python finds wrong with a regular expression, and where, which the library does not say; None: nothing."""
+    try:
+        re.compile(regex or "")
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"it is not a valid regular expression: {error}"
+    return None
+
+
 def main() -> None:
     task = json.load(sys.stdin)
     limit(task["seconds"], task["memory"])
     try:
         written = automaton(task)
     except (ValueError, TypeError) as error:
-        print(next(iter(str(error).splitlines()), "it cannot be read"), file=sys.stderr)
+        reason = fault(task["regex"]) or next(iter(str(error).splitlines()), "it cannot be read")
+        print(reason, file=sys.stderr)
         sys.exit(MISTAKE)
     sys.stdout.buffer.write(written)
 

@@ -10,9 +10,11 @@ import importlib.util
 import inspect
 import os
 import sys
+import sysconfig
 import traceback
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +23,8 @@ from dapd.errors import DapdError, first_line, unknown
 from dapd.io.fields import read_as
 
 _PREFIX = "dapd_own_"
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+"""Where code lies that the user did not write."""
 
 
 def is_own(name: str) -> bool:
@@ -56,7 +60,8 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
     if missing:
         raise DapdError(f"{name} cannot be called without {missing[0]!r}; give it a default")
     try:
-        return thing(**arguments)
+        with _neighbours(name.rpartition(":")[0]):
+            return thing(**arguments)
     except DapdError:
         raise
     except Exception as error:
@@ -126,11 +131,27 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _neighbours(str(path)):
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise DapdError(f"{path} cannot be imported: {_account(error)}") from None
     return module
+
+
+@contextmanager
+def _neighbours(source: str) -> Iterator[None]:
+    """Let a file import what lies beside it, as `python FILE` does; nobody else finds the path changed."""
+    if not source.endswith(".py"):
+        yield
+        return
+    folder = str(Path(source).resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the user's code may have put the path in order itself
+            sys.path.remove(folder)
 
 
 def _from_path(name: str) -> ModuleType:
@@ -145,6 +166,6 @@ def _from_path(name: str) -> ModuleType:
 def _account(error: Exception) -> str:
     """What went wrong in the user's code, and in which line of it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    ours = [frame for frame in frames if not frame.filename.startswith("<frozen")]
-    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
+    theirs = [frame for frame in frames if not frame.filename.startswith(("<", *_LIBRARIES))]
+    where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
     return f"{type(error).__name__}: {first_line(error)}{where}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, unknown
 
 Message = dict[str, str]
 Messages = Sequence[Message]
-"""Messages with a role (system, user, assistant) and a content, in their order."""
+"""Messages with a role and a content, in their order."""
+ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_messages(messages: Messages) -> None:
@@ -19,6 +20,8 @@ def check_messages(messages: Messages) -> None:
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or {"role", "content"} - message.keys():
             raise DapdError(f'message {number} is not of the form {{"role": ..., "content": ...}}')
+        if message["role"] not in ROLES:
+            raise unknown(f"role of message {number}", str(message["role"]), ROLES)
 
 
 def read_prompt(value: Any, where: str) -> str | list[Message]:

@@ -192,8 +192,9 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     if folder.exists():
         raise DapdError(f"{folder} is a file; a model is a folder with config.json and safetensors weights")
     known = [name for a in ARCHITECTURES.values() for name in a.hub_ids]
-    near = difflib.get_close_matches(str(source), [*known, *(name.split("/")[1] for name in known)], n=1, cutoff=0.6)
-    other = [name for name in known if near and name.endswith(near[0]) and name != str(source)]
+    candidates = ["lab", *known]
+    near = difflib.get_close_matches(str(source), [*candidates, *(name.split("/")[1] for name in known)], n=1)
+    other = [name for name in candidates if near and name.endswith(near[0]) and name != str(source)]
     hint = "".join(f"; did you mean {name!r}?" for name in other)
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):

@@ -130,11 +130,7 @@ def _padding_of_positions(inner: Any) -> int | None:
 def load_masked_lm(
     folder: Path, *, device: torch.device | str, dtype: torch.dtype | None, mask_id: int | None
 ) -> tuple[HubMaskedLM, HubTokenizer]:
-    """The model of a folder and its tokenizer, through `transformers`; no code of the checkpoint is run, ever.
-
-    Special tokens other than the end of the text are never predicted: they would be committed, and then be missing from
-    the text.
-    """
+    """The model of a folder and its tokenizer, through `transformers`; no code of the checkpoint is run, ever."""
     try:
         import transformers  # noqa: F401  (asked for here, so that its absence has one message)
     except ImportError:
@@ -142,18 +138,28 @@ def load_masked_lm(
     _check_files(folder)
     tokenizer = open_auto_tokenizer(folder)
     inner = _open_model(folder, dtype or torch.float32).to(device)
+    return as_masked_lm(inner, tokenizer, str(folder), mask_id)
+
+
+def as_masked_lm(inner: Any, tokenizer: Any, name: str, mask_id: int | None = None) -> tuple[HubMaskedLM, HubTokenizer]:
+    """A model and a tokenizer of `transformers` as the engine takes them; `name` is what errors call them.
+
+    Special tokens other than the end of the text are never predicted: they would be committed, and then be missing from
+    the text.
+    """
     mask = tokenizer.mask_token_id if mask_id is None else mask_id
     if mask is None:
-        raise DapdError(f"{folder}: the tokenizer has no mask token; pass mask_id=... (it is never guessed)")
+        raise DapdError(f"{name}: the tokenizer has no mask token; pass mask_id=... (it is never guessed)")
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None or tokenizer.pad_token_id is None:
-        raise DapdError(f"{folder}: the tokenizer names no end or padding token")
+        raise DapdError(f"{name}: the tokenizer names no end or padding token")
     largest = max(tokenizer.get_vocab().values())
     if largest >= inner.config.vocab_size:
         raise DapdError(
-            f"{folder}: the tokenizer has ids up to {largest}, the model only {inner.config.vocab_size} tokens: they "
+            f"{name}: the tokenizer has ids up to {largest}, the model only {inner.config.vocab_size} tokens: they "
             "do not belong together"
         )
+    inner.set_attn_implementation("eager")  # the only one that gives attention
     profile = Profile(mask_id=mask, eos_id=end, pad_id=tokenizer.pad_token_id)
     reader = HubTokenizer(tokenizer, profile)
     return HubMaskedLM(inner, replace(profile, special=reader.special_ids)), reader
@@ -185,7 +191,6 @@ def _open_model(folder: Path, dtype: torch.dtype) -> Any:
         with quiet():
             inner, report = AutoModelForMaskedLM.from_pretrained(
                 str(folder),
-                attn_implementation="eager",
                 use_safetensors=True,
                 dtype=dtype,
                 trust_remote_code=False,

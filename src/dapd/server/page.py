@@ -8,11 +8,15 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from dapd import viewer
-from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
+from dapd.generation import DiffusionLM
+from dapd.lab.tasks import TASKS
+from dapd.lab.tasks.rooms import LAB_NAMES
 from dapd.server.config import Limits
 from dapd.settings import DEFAULT_STRATEGY
 from dapd.strategies import PRESETS
 
+EXAMPLES = ("quiz", "story", "record")
+"""Tasks of the lab with a prompt on its page: its vocabulary is closed, and a visitor has to begin somewhere."""
 KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
 TRACES = "@@TRACES@@"
 """Where the saved page holds its decodings; the live page's script writes them in."""
@@ -21,13 +25,12 @@ TRACES = "@@TRACES@@"
 def add_page(app: FastAPI, lm: DiffusionLM, limits: Limits) -> None:
     """Serve the page and what it is made of."""
     static = _static()
-    longest = min(limits.new_tokens, lm.network.max_length)
     about: dict[str, Any] = {
         "model": lm.name,
         "chat": lm.tokenizer.has_chat,
         "strategies": [DEFAULT_STRATEGY, *(name for name in PRESETS if name != DEFAULT_STRATEGY)],
-        "max_tokens": min(DEFAULT_NEW_TOKENS // 4, longest),
-        "longest": longest,
+        "longest": min(limits.new_tokens, lm.network.max_length),
+        "examples": {name: TASKS[name].examples(1, 0)[0].prompt for name in EXAMPLES if lm.name in LAB_NAMES},
     }
 
     @app.get("/", include_in_schema=False)

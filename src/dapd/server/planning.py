@@ -13,7 +13,8 @@ from dapd.decoding import Constraint, Options, Reuse
 from dapd.decoding.row import Row
 from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError
-from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
+from dapd.generation import DiffusionLM
+from dapd.lab.tasks.rooms import room_for
 from dapd.server.config import Limits
 from dapd.server.jobs import Work
 from dapd.server.mistakes import MistakeError
@@ -91,7 +92,7 @@ class Planner:
         for number, prompt in enumerate(prompts):
             ids = self._encode(prompt, param)
             counted += len(ids)
-            n_new = self._n_new(body, wanted, len(ids))
+            n_new = self._n_new(body, wanted, prompt, len(ids))
             with blaming("max_tokens"):
                 canvas = self.lm.canvas(ids, n_new)
             for choice in range(n):
@@ -194,16 +195,17 @@ class Planner:
             raise MistakeError(param, "the prompt holds the mask token; use /v1/infill to fill masks")
         return ids
 
-    def _n_new(self, body: Answering, wanted: int | None, n_prompt: int) -> int:
-        """How many tokens the answer may have; where the request does not say, whole blocks that the model has room
-        for."""
+    def _n_new(self, body: Answering, wanted: int | None, prompt: Prompt, n_prompt: int) -> int:
+        """How many tokens the answer may have; where the request does not say, what `dapd generate` would take, in
+        whole blocks that the model has room for."""
         if wanted is not None:
             if wanted > self.limits.new_tokens:
                 raise MistakeError(
                     "max_tokens", f"max_tokens is {wanted}; at most {self.limits.new_tokens} are allowed"
                 )
             return wanted
-        room = min(DEFAULT_NEW_TOKENS, self.limits.new_tokens, self.lm.network.max_length - n_prompt)
+        said = prompt[-1]["content"] if isinstance(prompt[-1], dict) else prompt
+        room = min(room_for(self.lm, said), self.limits.new_tokens, self.lm.network.max_length - n_prompt)
         unit = body.block_length or body.n_blocks or 1
         return max(unit, room - room % unit)
 

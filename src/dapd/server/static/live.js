@@ -6,6 +6,7 @@ import { Viewer } from "./viewer.js";
 const form = document.querySelector("form");
 const fields = form.elements;
 const said = form.querySelector(".said");
+const examples = form.querySelector(".examples");
 const race = document.querySelector(".race");
 const place = document.querySelector("#viewer");
 const viewer = new Viewer(place, { title: "Live" });
@@ -36,8 +37,19 @@ async function load() {
   fields.a.replaceChildren(...about.strategies.map(named));
   fields.b.replaceChildren(el("option", { value: "" }, "nothing"), ...about.strategies.map(named));
   fields.tokens.max = about.longest;
-  fields.tokens.value ||= about.max_tokens;
-  document.title = `${about.model} · dapd, live`;
+  document.title = document.querySelector("h1").textContent = `${about.model} · dapd, live`;
+  examples.append(...Object.entries(about.examples).map(example));
+  examples.hidden = !examples.children.length;
+}
+
+/** A button that writes a prompt. */
+function example([name, prompt]) {
+  const button = el("button", { type: "button", title: prompt }, name);
+  button.addEventListener("click", () => {
+    fields.prompt.value = prompt;
+    fields.prompt.focus();
+  });
+  return button;
 }
 
 /** Path and body of the request for one strategy. */
@@ -49,7 +61,7 @@ function request(strategy) {
   };
   if (fields.block.value) body.block_length = Number(fields.block.value);
   if (/\[MASK(\*\d+)?\]/.test(text)) return ["v1/infill", { ...body, template: text }];
-  body.max_tokens = Number(fields.tokens.value) || about.max_tokens;
+  if (fields.tokens.value) body.max_tokens = Number(fields.tokens.value);
   if (about.chat) return ["v1/chat/completions", { ...body, messages: [{ role: "user", content: text }] }];
   return ["v1/completions", { ...body, prompt: text }];
 }
@@ -146,8 +158,7 @@ async function run() {
   running = null;
   fields.stop.disabled = true;
   fields.save.disabled = !traces.some((trace) => trace.records.length);
-  viewer.refresh();
-  viewer.controls.pace();
+  viewer.end();
 }
 
 /** Save what was decoded as a page that plays it, without a server. */

@@ -19,6 +19,7 @@ export class Viewer {
     this.loading = false;
     this.follow = true; // live: stay at the newest pass until the reader moves
     this.scale = 1;
+    this.waiting = 0; // the frame that was asked for
     this.controls = new Controls(this);
     this.status = el("p", { class: "sr", role: "status", "aria-live": "polite" });
     this.lead = el("p", { class: "lead" });
@@ -78,6 +79,7 @@ export class Viewer {
       const scale = 2 ** Math.ceil(Math.log2(Math.max(16, this.clock.last)));
       if (scale !== this.scale) {
         this.scale = scale;
+        this.#explain();
         this.lanes.forEach((one) => one.paint());
       }
       this.redraw();
@@ -92,6 +94,13 @@ export class Viewer {
     }
     this.loading = false;
     this.follow = false;
+    this.end();
+  }
+
+  /** No pass comes any more: the colours reach from the first to the last. */
+  end() {
+    cancelAnimationFrame(this.waiting);
+    this.waiting = 0;
     this.scale = Math.max(1, this.clock.last);
     this.controls.pace();
     this.refresh();
@@ -107,8 +116,7 @@ export class Viewer {
     const told = ({ label, passes, written }) =>
       `${label}: ${plural(passes, "forward pass")} for ${plural(written[passes], "token")}`;
     this.lead.textContent = this.decodings.map(told).join(" · ");
-    const keys = this.lanes.length > 1 ? this.decodings.map((decoding, i) => this.#key(decoding, i)) : [];
-    this.legend.replaceChildren(...keys, this.#scale(), ...this.#looks());
+    this.#explain();
     this.lanes.forEach((lane) => lane.paint());
     this.redraw();
     this.show();
@@ -136,6 +144,12 @@ export class Viewer {
   say(text) {
     clearTimeout(this.saying);
     this.saying = setTimeout(() => (this.status.textContent = text), 400);
+  }
+
+  /** The legend: what stands for which lane, pass and kind of token. */
+  #explain() {
+    const keys = this.lanes.length > 1 ? this.decodings.map((decoding, i) => this.#key(decoding, i)) : [];
+    this.legend.replaceChildren(...keys, this.#scale(), ...this.#looks());
   }
 
   /** A lane's line as the curves draw it, colour and dashes. */
