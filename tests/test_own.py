@@ -87,6 +87,12 @@ def test_a_file_that_cannot_be_imported(here: Path) -> None:
         find("broken.py:Two")
 
 
+def test_a_plain_class_is_told_to_become_a_dataclass(here: Path) -> None:
+    (here / "plain.py").write_text("class Plain:\n    k = 2\n    def select(self, seen, memory=None, /): ...\n")
+    with pytest.raises(DapdError, match="Plain has no fields to set; make it a dataclass"):
+        read_settings("plain.py:Plain:k=3", [])
+
+
 def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
     """As `python FILE` does, when it is read and when its function is called; the path is as before afterwards."""
     (tmp_path / "own_rules_beside.py").write_text("threshold = 0.25\n", encoding="utf-8")

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from dapd.errors import DapdError
+from dapd.generation import DEFAULT_NEW_TOKENS
 from dapd.settings import DEFAULT_STRATEGY
 from server.helpers_server import PROMPT, Served
 
@@ -59,6 +60,15 @@ def test_usage_counts_neither_masks_nor_the_tail(served):
     assert usage["prompt_tokens"] == len(PROMPT)
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert usage["tokens_per_pass"] == pytest.approx(usage["completion_tokens"] / usage["passes"], abs=1e-4)
+
+
+@pytest.mark.parametrize("prompt", ["", "x"])
+def test_without_a_number_of_tokens_there_are_as_many_as_generate_takes(served, prompt):
+    bias = {str(served.lm.network.profile.eot_id or 0): -100}
+    answer = served.ask(prompt=prompt, max_tokens=None, eos="ban", logit_bias=bias)
+    assert answer.status_code == 200, answer.text
+    room = served.lm.network.max_length - len(prompt)
+    assert answer.json()["usage"]["completion_tokens"] == min(DEFAULT_NEW_TOKENS, served.config.limits.new_tokens, room)
 
 
 def test_a_full_canvas_ends_by_length(served):

@@ -204,7 +204,8 @@ class Planner:
                     "max_tokens", f"max_tokens is {wanted}; at most {self.limits.new_tokens} are allowed"
                 )
             return wanted
-        said = prompt[-1]["content"] if isinstance(prompt[-1], dict) else prompt
+        last = prompt[-1] if prompt else ""
+        said = last["content"] if isinstance(last, dict) else prompt
         room = min(room_for(self.lm, said), self.limits.new_tokens, self.lm.network.max_length - n_prompt)
         unit = body.block_length or body.n_blocks or 1
         return max(unit, room - room % unit)
