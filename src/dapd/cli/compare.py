@@ -48,7 +48,7 @@ def compare(
         typer.Option(
             "--strategy",
             "-s",
-            help="As in `dapd generate`, or a sweep: 'fast-dllm:threshold=0.7/0.9'. May be repeated.",
+            help="As in `dapd generate`, or a sweep (see above). May be repeated.",
         ),
     ] = None,
     tasks: Annotated[
@@ -85,7 +85,10 @@ def compare(
     workers: crew.Workers = 1,
     address: crew.Address = None,
 ) -> None:
-    """Compare decoders on tasks whose answers can be checked."""
+    """Compare decoders on tasks whose answers can be checked.
+
+    Several values of a field are a sweep: -s fast-dllm:threshold=0.7/0.9
+    """
     tables.check_files(save_table)
     n = DEFAULT_PROMPTS if prompts is None else prompts
     if n < 1 or batch < 1:

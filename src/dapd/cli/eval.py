@@ -71,6 +71,7 @@ def eval_(
     spread = Spread(workers, address=address)
     console = Console(quiet=World.from_environment().rank > 0)
     with (
+        crew.resumable(),
         Working(console, "samples") as work,
         crew.model(model, spread=spread, batch=options.batch, device=device, dtype=dtype, fp8=fp8) as lm,
     ):

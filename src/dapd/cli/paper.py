@@ -63,6 +63,7 @@ def paper(
         raise DapdError(f"{table} is made in one process; leave out --workers and --address")
     console = Console(quiet=World.from_environment().rank > 0)
     with (
+        crew.resumable(),
         Working(console, "samples") as work,
         crew.model(model, spread=spread, batch=batch, device=device, dtype=dtype) as lm,
     ):
