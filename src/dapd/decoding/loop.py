@@ -17,8 +17,8 @@ from dapd.decoding.exchange import GroupInputs, Inputs, Luggage, Results
 from dapd.decoding.plan import Group, Pass
 from dapd.decoding.row import Constraint, Outcome, Row, Top
 from dapd.decoding.sampling import choose
-from dapd.errors import DapdError, StrategyContractError
-from dapd.models.base import Capture, MaskedLM, Prediction
+from dapd.errors import StrategyContractError
+from dapd.models.base import Capture, MaskedLM, Prediction, check_prediction
 from dapd.models.cache import KVCache, KVPool
 from dapd.models.columns import take, width
 from dapd.strategies.base import Observation, Progress, Selection, Selects
@@ -58,22 +58,10 @@ def forward(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs) -> 
         cache=None if pool is None else KVCache(pool, inputs.places),
         capture=None if need is None else Capture(need.resolve(model.n_layers), need.rows, need.keys),
     )
-    name = type(model).__name__
-    if not hasattr(prediction, "logits"):
-        raise DapdError(f"the model {name} answered {type(prediction).__name__}, not a Prediction")
     n = width(inputs.window)
-    check_shape(f"the model {name} answered logits", prediction.logits, (len(inputs.tokens), n, model.vocab_size))
-    if need is not None:
-        keys = n if need.keys == "window" else one.length
-        check_shape(f"the model {name} captured attention", prediction.attention, (len(inputs.tokens), n, keys))
+    keys = None if need is None else n if need.keys == "window" else one.length
+    check_prediction(model, prediction, (len(inputs.tokens), n), keys)
     return prediction
-
-
-def check_shape(what: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Refuse what a model of the user's own answers in another form than it was asked for."""
-    if tensor is None or tensor.shape != shape:
-        form = "None" if tensor is None else f"of shape {list(tensor.shape)}"
-        raise DapdError(f"{what} {form}; it must be of shape {list(shape)}")
 
 
 def observe(

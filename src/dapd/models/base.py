@@ -153,3 +153,21 @@ class MaskedLM(Protocol):
         side by side in every row. Models that keep nothing are only asked for whole canvases.
         """
         ...
+
+
+def check_prediction(model: MaskedLM, answer: object, shape: tuple[int, int], keys: int | None) -> None:
+    """Refuse what a model of the user's own answers in another form than it was asked for.
+
+    `shape` is that of the window in all rows, `keys` the number of columns that attention is asked for; None: no
+    attention is.
+    """
+    name = type(model).__name__
+    if not hasattr(answer, "logits"):
+        raise DapdError(f"the model {name} answered {type(answer).__name__}, not a Prediction")
+    wanted = [("answered logits", answer.logits, model.vocab_size)]
+    if keys is not None:
+        wanted.append(("captured attention", getattr(answer, "attention", None), keys))
+    for what, tensor, last in wanted:
+        if tensor is None or tensor.shape != (*shape, last):
+            form = "None" if tensor is None else f"of shape {list(tensor.shape)}"
+            raise DapdError(f"the model {name} {what} {form}; it must be of shape {[*shape, last]}")
