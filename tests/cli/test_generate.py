@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 import dapd
 from dapd.cli.app import app
 from dapd.errors import DapdError
-from dapd.lab.tasks import TASKS, Task
-from dapd.lab.tasks.rooms import room
+from dapd.generation import DEFAULT_NEW_TOKENS
+from dapd.lab.tasks import TASKS, Task, get
+from dapd.lab.tasks.rooms import room, room_for
 
 TINY = ["-m", "random:tiny-llada", "--device", "cpu", "-n", "8"]
 LAB = ["-m", "lab:any-text", "--device", "cpu", "-n", "8"]
@@ -155,3 +156,11 @@ def test_a_model_and_a_completion_fit_into_a_line() -> None:
     lm = dapd.load("random:tiny-llada", device="cpu")
     assert repr(lm) == "DiffusionLM('random:tiny-llada', Transformer, device='cpu')"
     assert len(repr(lm.generate("hello", max_new_tokens=256))) < 120
+
+
+def test_a_model_of_the_lab_is_known_by_its_words_and_not_by_its_name() -> None:
+    lm = dapd.load("lab")
+    lm.name = "another"
+    prompt = get("quiz-5").examples(1)[0].prompt
+    assert room_for(lm, prompt) == get("quiz-5").room != DEFAULT_NEW_TOKENS
+    assert room_for(dapd.load("random:tiny-llada", device="cpu"), prompt) == DEFAULT_NEW_TOKENS

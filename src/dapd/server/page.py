@@ -10,7 +10,7 @@ from fastapi import FastAPI, Response
 from dapd import viewer
 from dapd.generation import DiffusionLM
 from dapd.lab.tasks import TASKS
-from dapd.lab.tasks.rooms import LAB_NAMES
+from dapd.lab.tasks.rooms import is_of_the_lab
 from dapd.server.config import Limits
 from dapd.settings import DEFAULT_STRATEGY
 from dapd.strategies import PRESETS
@@ -30,7 +30,7 @@ def add_page(app: FastAPI, lm: DiffusionLM, limits: Limits) -> None:
         "chat": lm.tokenizer.has_chat,
         "strategies": [DEFAULT_STRATEGY, *(name for name in PRESETS if name != DEFAULT_STRATEGY)],
         "longest": min(limits.new_tokens, lm.network.max_length),
-        "examples": {name: TASKS[name].examples(1, 0)[0].prompt for name in EXAMPLES if lm.name in LAB_NAMES},
+        "examples": {name: TASKS[name].examples(1, 0)[0].prompt for name in EXAMPLES if is_of_the_lab(lm)},
     }
 
     @app.get("/", include_in_schema=False)

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 
-from dapd.generation import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, DiffusionLM
+from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
 from dapd.lab.tasks import TASKS, Task
 from dapd.lab.tasks.bundle import Bundle
-from dapd.models.source import ANY_TEXT
-
-LAB_NAMES = (DEFAULT_MODEL, ANY_TEXT)
+from dapd.models.words import WordTokenizer
 
 
 def room_for(lm: DiffusionLM, prompt: object) -> int:
     """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
-    needed = room(str(prompt)) if lm.name in LAB_NAMES else None
+    needed = room(str(prompt)) if is_of_the_lab(lm) else None
     return DEFAULT_NEW_TOKENS if needed is None else needed
+
+
+def is_of_the_lab(lm: DiffusionLM) -> bool:
+    """Whether a model reads the lab's closed vocabulary, whatever it is called: the one that ships, or one's own."""
+    return lm.has_tokenizer and isinstance(lm.tokenizer, WordTokenizer)
 
 
 SAMPLE = 50
