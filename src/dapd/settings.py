@@ -116,14 +116,18 @@ def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
     """Options with some fields, of their own or of their sampling, changed."""
     for name in fields:
-        owner = next((key for key, preset in PRESETS.items() if name in field_names(type(preset))), None)
-        if name not in LOOP_FIELDS and owner is not None:
-            raise DapdError(f"{name} is a field of a strategy: give strategy=dapd.strategy({owner!r}, {name}=...)")
         if name not in LOOP_FIELDS:
-            raise unknown("setting", name, LOOP_FIELDS)
+            raise _no_field_of_the_loop(name)
     sampling = {name: value for name, value in fields.items() if name in field_names(Sampling)}
     own = {name: value for name, value in fields.items() if name not in sampling}
     return replace(options, sampling=replace(options.sampling, **sampling), **own)
+
+
+def _no_field_of_the_loop(name: str) -> DapdError:
+    owner = next((key for key, preset in PRESETS.items() if name in field_names(type(preset))), None)
+    if owner is None:
+        return unknown("setting", name, LOOP_FIELDS)
+    return DapdError(f"{name} is a field of a strategy: give strategy=dapd.strategy({owner!r}, {name}=...)")
 
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:

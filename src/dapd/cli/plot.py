@@ -20,14 +20,12 @@ from dapd.generation import DEFAULT_MODEL
 from dapd.io.fields import split_pair
 from dapd.io.files import parse_json
 from dapd.lab.tasks import get
+from dapd.lab.tasks.rooms import room_for
 from dapd.plots import decoding, edges, toy
 from dapd.plots.figure import AS_IT_COMES, Layout, check_suffix
 from dapd.plots.states import states
 from dapd.plots.tradeoff import tradeoff
 from dapd.trace import Trace
-
-NEW_TOKENS = 128
-"""Masks behind a prompt whose edges are drawn, where no task says how many its answers need."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def plot(
     n: Annotated[int, typer.Option("-p", "--prompts", min=1, help="edges: how many test prompts of that task.")] = 4,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens; default: the task's canvas, or 128."),
+        typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens; default: as in `dapd generate`."),
     ] = None,
     tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
 ) -> None:
@@ -138,8 +136,8 @@ def _edges(asked: Asked) -> None:
     texts = asked.prompts + ([e.prompt for e in get(asked.task).examples(asked.n)] if asked.task else [])
     if not texts:
         raise DapdError("there is no prompt to decode; give --prompt or --task")
-    n_new = asked.max_new_tokens or (get(asked.task).room if asked.task else NEW_TOKENS)
     lm = opened(asked.model)
+    n_new = asked.max_new_tokens or max(room_for(lm, text) for text in texts)
     with Working(Console(stderr=True), "passes", n_new * len(texts)) as work:
         prompts = [lm.question(text) for text in texts]
         scores = edges.collect(lm, prompts, n_new=n_new, taus=asked.tau, on_step=lambda _: work.advance())
