@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,18 @@ import pytest
 import torch
 
 import dapd
-from dapd import DapdError, DiffusionLM, Options, Reuse, Sampling, Selection, Setting, StrategyContractError, TopK
+from dapd import (
+    Canvas,
+    DapdError,
+    DiffusionLM,
+    Options,
+    Reuse,
+    Sampling,
+    Selection,
+    Setting,
+    StrategyContractError,
+    TopK,
+)
 from dapd.models import SHAPES
 from dapd.models.tokenizer import ByteTokenizer
 from dapd.trace import read_traces, write_traces
@@ -113,9 +125,12 @@ def test_masks_inside_a_prompt_change_no_other_row(shape, reuse):
     lm = dapd.load(f"random:{shape}", device="cpu")
     mask = lm.network.profile.mask_id
     prompts = [[65, 66, mask, 67, mask, 68, 69, 70], [71, 72, 73], [65, mask, 66, 67, 68]]
-    fields = {"strategy": "dapd-staged", "max_new_tokens": 16, "block_length": 8, "reuse": reuse}
-    for prompt, done in zip(prompts, lm.generate_batch(prompts, **fields), strict=True):
-        alone = lm.generate(prompt, **fields)
+    canvases = [Canvas.blank(prompt, 16, mask_id=mask) for prompt in prompts]
+    fields = {"strategy": "dapd-staged", "options": Options(block_length=8, reuse=reuse)}
+    together = dict(lm.complete(canvases, **fields))
+    assert len(together) == len(canvases)
+    for number, done in together.items():
+        [(_, alone)] = lm.complete([canvases[number]], **fields)
         assert alone.trace.tokens() == done.trace.tokens()
         assert [r.positions for r in alone.trace.steps] == [r.positions for r in done.trace.steps]
         assert mask not in done.trace.tokens()
@@ -152,10 +167,23 @@ def test_mixed_batch(chatty):
     assert done[2].prompt_ids == [7, 8]
 
 
-def test_masks_in_a_prompt_are_filled():
-    done = scripted("abcdef").generate([97, MASK, 99], strategy="original", max_new_tokens=2)
+def test_masks_in_a_canvas_are_filled_wherever_they_are():
+    canvas = Canvas.blank([97, MASK, 99], 2, mask_id=MASK)
+    [(_, done)] = scripted("abcdef").complete([canvas], strategy="original")
     assert done.trace.tokens() == [97, 98, 99, 100, 101]
     assert (done.ids, done.nfe) == ([100, 101], 3)
+
+
+def test_a_prompt_that_holds_the_mask_is_refused(chatty):
+    name = chatty.tokenizer.decode([TINY_PROFILE.mask_id], skip_special=False)
+    for prompt in ([7, TINY_PROFILE.mask_id], f"Hi {name}", [{"role": "user", "content": f"Hi {name}"}]):
+        for ask in (
+            partial(chatty.generate, prompt, max_new_tokens=4),
+            partial(chatty.stream, prompt, max_new_tokens=4),
+            partial(chatty.infill, "[MASK]", prompt=prompt),
+        ):
+            with pytest.raises(DapdError, match=r"the prompt holds the mask token; .* --template .* infill"):
+                ask()
 
 
 def test_ids_without_a_tokenizer():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from dapd.cli import guarded, main
 from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.generation import load
@@ -119,6 +120,67 @@ def test_a_failed_import_is_told_by_the_users_own_line(here: Path) -> None:
     (here / "wrong_json.py").write_text("import json\n\njson.loads('{')\n", encoding="utf-8")
     with pytest.raises(DapdError, match=r"wrong_json.py cannot .* JSONDecodeError: .* \(wrong_json.py, line 3\)"):
         find("wrong_json.py:Two")
+
+
+BROKEN = """
+import dapd
+from my_shelf import fetch
+
+class Broken:
+    def select(self, seen, memory=None):
+        return dapd.Selection(fetch({}))
+"""
+SHELF = """
+def fetch(things):
+    return things["missing"]
+"""
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run the program's own entry, which must end with code 2; what it says."""
+    monkeypatch.setattr(sys, "argv", ["dapd", *words, "-m", "random:tiny-llada", "--device", "cpu"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["broken.py:Broken", "broken:Broken"])
+def test_a_crash_is_told_by_the_users_own_lines(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "broken.py").write_text(BROKEN, encoding="utf-8")
+    (here / "my_shelf.py").write_text(SHELF, encoding="utf-8")
+    command = ["generate", "abc", "-n", "8", "-s", name]
+    assert ends(monkeypatch, capsys, *command).splitlines() == [
+        "error: Broken.select failed: KeyError: 'missing'",
+        "  broken.py, line 7, in Broken.select: return dapd.Selection(fetch({}))",
+        '  my_shelf.py, line 3, in fetch: return things["missing"]',
+        "  (DAPD_TRACEBACK=1 shows the whole traceback)",
+    ]
+    monkeypatch.setenv("DAPD_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        main()
+    for module in ("broken", "my_shelf"):  # files of the same name in another folder are other modules
+        sys.modules.pop(module, None)
+
+
+def test_a_crash_in_a_batch_names_the_users_own_line(here: Path) -> None:
+    (here / "alone.py").write_text(BROKEN.replace("from my_shelf import fetch", SHELF.strip()), encoding="utf-8")
+    (here / "prompts.jsonl").write_text('{"prompt": "abc"}\n', encoding="utf-8")
+    done = CliRunner().invoke(
+        app, ["batch", "prompts.jsonl", "texts.jsonl", "-s", "alone.py:Broken", "-m", "random:tiny-llada", "-n", "8"]
+    )
+    assert done.exit_code == 1
+    [row] = (here / "texts.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(row) == {"id": 0, "error": "KeyError: 'missing' (alone.py, line 4)"}
+
+
+def test_an_error_of_our_own_keeps_its_traceback(here: Path) -> None:
+    """Even where code of the user's own was read: it was not running."""
+    named("my_rules.py:Two")
+    with pytest.raises(ZeroDivisionError):
+        guarded(lambda: print(1 / 0))
 
 
 def test_only_commands_read_such_names(here: Path) -> None:

@@ -31,7 +31,7 @@ class Canvas:
     def blank(cls, prompt: Sequence[int], n_new: int, *, mask_id: int, closing: Sequence[int] = ()) -> Canvas:
         """A prompt followed by `n_new` masks, and by what closes a text where the model was trained on closed texts.
 
-        Masks inside the prompt are filled too, with the first block.
+        Masks inside the prompt are filled too, with the first block; `DiffusionLM` lets no such prompt through.
         """
         if n_new < 1:
             raise DapdError(f"max_new_tokens is {n_new}; it must be at least 1")

@@ -340,7 +340,7 @@ class DiffusionLM:
         if not isinstance(max_new_tokens, int):
             raise DapdError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number")
         ids, closing = self.tokenizer.frame(prompt) if isinstance(prompt, str) else (self.encode(prompt), [])
-        self._check_ids([*ids, *closing])
+        self._check_prompt([*ids, *closing])
         self._check_length(len(ids) + max_new_tokens + len(closing))
         canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id, closing=closing)
         for index, token in (fixed or {}).items():
@@ -385,7 +385,7 @@ class DiffusionLM:
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         else:
             ids = _as_ids(prompt)
-        self._check_ids(ids)
+        self._check_prompt(ids)
         return ids
 
     def form(self, regex: str | None = None, json_schema: Mapping[str, Any] | None = None) -> Constraint | None:
@@ -508,6 +508,15 @@ class DiffusionLM:
         if n > self.network.max_length:
             raise DapdError(
                 f"the canvas is {n} tokens long (prompt and new tokens); the model takes {self.network.max_length}"
+            )
+
+    def _check_prompt(self, ids: list[int]) -> None:
+        """Refuse what no prompt may hold: a mask in it would be filled, and the question would be another one."""
+        self._check_ids(ids)
+        if self.network.profile.mask_id in ids:
+            raise DapdError(
+                "the prompt holds the mask token; a text with masks to fill is a template: --template on the command "
+                "line, infill() in Python, /v1/infill of a server"
             )
 
     def _check_ids(self, ids: list[int]) -> None:

@@ -313,10 +313,21 @@ def test_noise_is_drawn_only_for_those_who_ask():
     quiet, noisy = Watches(), Watches(draws=True)
     for watcher in (quiet, noisy):
         list(decode(Scripted(rising), canvas(3), watcher))
-    assert all(seen.noise is None for seen in quiet.seen)
+    assert all(seen.drawn is None for seen in quiet.seen)
     assert all(seen.noise.shape == seen.masked.shape for seen in noisy.seen)
     assert all(bool(((seen.noise > 0) & (seen.noise < 1)).all()) for seen in noisy.seen)
     assert not torch.equal(noisy.seen[0].noise, noisy.seen[1].noise)
+
+
+@pytest.mark.parametrize(("what", "need"), [("attention", "attention=dapd.AttentionNeed()"), ("noise", "draws=True")])
+def test_what_was_not_asked_for_says_how_to_ask(what, need):
+    class Reads(Leftmost):
+        def select(self, seen, memory=None):
+            return super().select(seen, getattr(seen, what).sum())
+
+    with pytest.raises(DapdError, match=f"reads seen.{what} without asking for it") as caught:
+        list(decode(Scripted(rising), canvas(3), Reads()))
+    assert f"dapd.Needs({need})" in str(caught.value)
 
 
 # Attention ----------------------------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ def observe(
         window=torch.tensor([[start, start + n]] * len(rows)),
         block=torch.tensor([[start, start + n]] * len(rows)),
         make_logits=lambda: given,
-        attention=attention if attention is None or attention.dim() == 3 else attention.expand(len(rows), -1, -1),
-        noise=None if noise is None else torch.tensor(noise, dtype=torch.float64),
+        captured=attention if attention is None or attention.dim() == 3 else attention.expand(len(rows), -1, -1),
+        drawn=None if noise is None else torch.tensor(noise, dtype=torch.float64),
     )
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from dapd.errors import DapdError
 
+TRACEBACK = "DAPD_TRACEBACK"
+"""The environment variable that has every error shown with its traceback."""
+
 
 def main() -> None:
     """Run the command line; a user's mistake ends with one message and exit code 2."""
@@ -35,7 +38,8 @@ def run(function: Callable[..., Any]) -> None:
 
 
 def guarded(work: Callable[[], None]) -> None:
-    """Do some work; what a user or the machine did wrong ends the program with one line and exit code 2.
+    """Do some work; what a user or the machine did wrong ends the program with one line and exit code 2, and where code
+    of the user's own failed, with its lines alone.
 
     Also what only comes to light when the last of the output is written: a device that is full.
     """
@@ -44,25 +48,33 @@ def guarded(work: Callable[[], None]) -> None:
             work()
         finally:
             sys.stdout.flush()
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
-            raise
-        sys.exit(f"error: the command line needs the package {error.name!r}: pip install 'dapd[cli]'")
-    except DapdError as error:
-        _end(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # whoever read the output has had enough of it
         _forget_output()
         sys.exit(1)
-    except OSError as error:
+    except Exception as error:
+        words = None if os.environ.get(TRACEBACK) else _words(error)
+        if words is None:
+            raise
+        print(f"error: {words}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _words(error: Exception) -> str | None:
+    """What the user is told of an error; None where its traceback is all that can be told."""
+    from dapd.io.own import crash
+
+    if isinstance(error, DapdError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("typer", "rich", "click"):
+        return f"the command line needs the package {error.name!r}: pip install 'dapd[cli]'"
+    if (account := crash(error)) is not None:
+        return f"{account}\n  ({TRACEBACK}=1 shows the whole traceback)"
+    if isinstance(error, OSError):
         _forget_output()
-        _end(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
-
-
-def _end(words: str) -> None:
-    print(f"error: {words}", file=sys.stderr)
-    sys.exit(2)
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return None
 
 
 def _forget_output() -> None:

@@ -91,8 +91,8 @@ def observe(
         window=given.window,
         block=given.block,
         make_logits=choice.make_logits,
-        attention=attention,
-        noise=carried.noise,
+        captured=attention,
+        drawn=carried.noise,
     )
 
 

@@ -35,7 +35,6 @@ class EdgeCounter:
         """How many scores lie below each of the limits."""
 
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
-        assert seen.attention is not None
         scores = normalise(edge_scores(seen.attention.float(), seen.masked), "row_max")
         itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
         pairs = seen.masked[:, :, None] & seen.masked[:, None, :] & ~itself

@@ -15,8 +15,10 @@ import traceback
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import dropwhile
+from linecache import getline
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from dapd.errors import DapdError, first_line, unknown
@@ -25,6 +27,9 @@ from dapd.io.fields import read_as
 _PREFIX = "dapd_own_"
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 """Where code lies that the user did not write."""
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_sources: set[str] = set()
+"""The files of what was named so far, as a traceback calls them."""
 
 
 def is_own(name: str) -> bool:
@@ -65,7 +70,7 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
     except DapdError:
         raise
     except Exception as error:
-        raise DapdError(f"{name} failed: {_account(error)}") from None
+        raise DapdError(f"{name} failed: {account(error)}") from None
 
 
 def find(name: str) -> Any:
@@ -130,12 +135,13 @@ def _from_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _sources.add(str(module.__file__))
     try:
         with _neighbours(str(path)):
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise DapdError(f"{path} cannot be imported: {_account(error)}") from None
+        raise DapdError(f"{path} cannot be imported: {account(error)}") from None
     return module
 
 
@@ -158,14 +164,40 @@ def _from_path(name: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except Exception as error:
-        raise DapdError(f"the module {name} cannot be imported: {_account(error)}") from None
+        raise DapdError(f"the module {name} cannot be imported: {account(error)}") from None
+    _sources.add(str(module.__file__))
+    return module
 
 
-def _account(error: Exception) -> str:
-    """What went wrong in the user's code, and in which line of it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    theirs = [frame for frame in frames if not frame.filename.startswith(("<", *_LIBRARIES))]
-    where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
+def crash(error: BaseException) -> str | None:
+    """How code of the user's own failed while it was used, with its own frames; None where none of it was running."""
+    inner = list(dropwhile(lambda at: at[0].co_filename not in _sources, _places(error)))
+    if not inner:
+        return None
+    head = f"{inner[0][0].co_qualname} failed: {type(error).__name__}: {first_line(error)}"
+    return "\n  ".join([head, *map(_place, _theirs(inner) or inner[:1])])  # a library may be what was named
+
+
+def _place(at: tuple[CodeType, int]) -> str:
+    code, line = at
+    text = getline(code.co_filename, line).strip()
+    return f"{Path(code.co_filename).name}, line {line}, in {code.co_qualname}: {text}"
+
+
+def account(error: BaseException) -> str:
+    """What went wrong, and in which line of the user's code."""
+    theirs = _theirs(_places(error))
+    where = f" ({Path(theirs[-1][0].co_filename).name}, line {theirs[-1][1]})" if theirs else ""
     return f"{type(error).__name__}: {first_line(error)}{where}"
+
+
+def _places(error: BaseException) -> list[tuple[CodeType, int]]:
+    """Where an error passed through: the code and the line, the outermost first."""
+    return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+
+
+def _theirs(places: list[tuple[CodeType, int]]) -> list[tuple[CodeType, int]]:
+    """Those places that the user wrote."""
+    return [at for at in places if not at[0].co_filename.startswith(("<", _PACKAGE, *_LIBRARIES))]

@@ -13,6 +13,7 @@ from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options
 from dapd.errors import DapdError, first_line
 from dapd.generation import Completion, DiffusionLM
+from dapd.io.own import account
 from dapd.strategies import Selects
 from dapd.trace import Recorder
 
@@ -147,5 +148,4 @@ def _failure(error: Exception) -> Failure:
     better, so it ends the worker instead."""
     if isinstance(error, torch.AcceleratorError):
         raise error
-    said = first_line(error)
-    return Failure(said if isinstance(error, DapdError) else f"{type(error).__name__}: {said}")
+    return Failure(first_line(error) if isinstance(error, DapdError) else account(error))

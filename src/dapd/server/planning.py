@@ -191,8 +191,6 @@ class Planner:
         with blaming(param):
             ids = self.lm.encode(prompt)
         self._check_length(param, len(ids), self.limits.prompt_tokens)
-        if self.lm.network.profile.mask_id in ids:
-            raise MistakeError(param, "the prompt holds the mask token; use /v1/infill to fill masks")
         return ids
 
     def _n_new(self, body: Answering, wanted: int | None, prompt: Prompt, n_prompt: int) -> int:

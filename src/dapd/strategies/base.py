@@ -75,10 +75,24 @@ class Observation:
     """First position of the active block, and the one behind its last."""
     make_logits: Callable[[], Float[Tensor, "batch n vocab"]]
     """Makes `logits`, which reads it once."""
-    attention: Float[Tensor, "batch n k"] | None = None
-    """Attention from each position to the window (or to the whole canvas), where `Needs.attention` asks for it."""
-    noise: Float[Tensor, "batch n"] | None = None
-    """Uniform(0, 1) draws from each row's own generator, where `Needs.draws` asks for them."""
+    captured: Float[Tensor, "batch n k"] | None = None
+    """What `attention` gives; None where nobody asked for it."""
+    drawn: Float[Tensor, "batch n"] | None = None
+    """What `noise` gives; None where nobody asked for it."""
+
+    @property
+    def attention(self) -> Float[Tensor, "batch n k"]:
+        """Attention from each position to the window (or to the whole canvas), where `Needs.attention` asks for it."""
+        if self.captured is None:
+            raise _not_asked("attention", "attention=dapd.AttentionNeed()")
+        return self.captured
+
+    @property
+    def noise(self) -> Float[Tensor, "batch n"]:
+        """Uniform(0, 1) draws from each row's own generator, where `Needs.draws` asks for them."""
+        if self.drawn is None:
+            raise _not_asked("noise", "draws=True")
+        return self.drawn
 
     @cached_property
     def logits(self) -> Float[Tensor, "batch n vocab"]:
@@ -93,6 +107,11 @@ class Observation:
     def valid(self) -> Bool[Tensor, "batch n"]:
         """Whether a column lies in the window. Others are padding, and what they hold means nothing."""
         return (self.position >= self.window[:, :1]) & (self.position < self.window[:, 1:])
+
+
+def _not_asked(what: str, need: str) -> DapdError:
+    """The error of a strategy that reads what it would have had to ask for."""
+    return DapdError(f"the strategy reads seen.{what} without asking for it: give its class needs = dapd.Needs({need})")
 
 
 @dataclass(frozen=True)
@@ -213,7 +232,6 @@ def order_score(seen: Observation, order: Order) -> Float[Tensor, "batch n"]:
             p = seen.logits.softmax(-1)
             return (p * (p + 1e-10).log()).sum(-1)
         case "random":
-            assert seen.noise is not None
             return seen.noise
 
 

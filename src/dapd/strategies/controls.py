@@ -23,7 +23,6 @@ class ShuffledGraph(Dapd):
         return replace(super().needs, draws=True)
 
     def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
-        assert seen.noise is not None
         scores = super().scores(seen)
         # Node i gets the edges of the node that stands in i's place when the masked ones are shuffled.
         place = ranks(

@@ -95,7 +95,6 @@ class Dapd(Strategy):
         return Selection(chosen | free, edges=edges)
 
     def scores(self, seen: Observation) -> Float[Tensor, "batch n n"]:
-        assert seen.attention is not None
         return edge_scores(seen.attention, seen.masked)
 
     def shortcuts(self, seen: Observation) -> tuple[Bool[Tensor, "batch n"], Bool[Tensor, "batch n"]]:

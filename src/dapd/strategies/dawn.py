@@ -65,7 +65,6 @@ class Dawn(Strategy):
 
     def edges(self, seen: Observation) -> Bool[Tensor, "batch n n"]:
         """edges[i, j]: i attends to j. The window is the whole canvas, so queries and keys are the same columns."""
-        assert seen.attention is not None
         query = seen.valid[..., None]
         received = torch.where(query, seen.attention, 0).sum(-2) / seen.valid.sum(-1, keepdim=True)
         usable = seen.valid & (received <= self.sink)

@@ -76,11 +76,9 @@ class DreamSchedule(Strategy):
     def select(self, seen: Observation, memory: object = None, /) -> Selection:
         share = self.released(seen.progress)
         if self.order == "random":
-            assert seen.noise is not None
             return Selection(seen.masked & ((seen.noise < share[:, None]) | (share >= 1)[:, None]))
         score = order_score(seen, self.order)
         if self.alg_temp > 0:
             # The best of score + Gumbel noise is a draw without replacement from its softmax.
-            assert seen.noise is not None
             score = score / self.alg_temp - torch.log(-torch.log(seen.noise.clamp(1e-12, 1 - 1e-12)))
         return Selection(top(score, seen.masked, (seen.masked.sum(-1).float() * share).floor().long()))
