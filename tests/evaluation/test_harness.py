@@ -155,6 +155,14 @@ def test_more_documents_and_tasks_go_on_from_what_is_there(model: dapd.Diffusion
     assert (tmp_path / "scores.json").read_bytes() == scores
 
 
+def test_a_run_that_failed_at_once_leaves_the_folder_free(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DapdError, match=r"and 9999 new ones; the model takes 1024 in all; .* fewer new tokens \(-n\)"):
+        evaluate(model, setting("fast-dllm"), ["gsm8k"], options(data, max_new_tokens=9999), tmp_path)
+    assert evaluate(model, setting("fast-dllm"), ["gsm8k"], options(data, limit=1), tmp_path)[0].n == 1
+    with pytest.raises(DapdError, match="max_new_tokens: 16 there, 9999 here"):
+        evaluate(model, setting("fast-dllm"), ["gsm8k"], options(data, max_new_tokens=9999), tmp_path)
+
+
 def test_a_finished_folder_is_only_read(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:
     """It may lie where nothing can be written."""
     found = evaluate(model, setting("fast-dllm"), ["gsm8k"], options(data, limit=2), tmp_path)
@@ -292,7 +300,7 @@ def test_mistakes_are_refused_before_anything_is_written(model: dapd.DiffusionLM
 
 
 def test_a_prompt_that_does_not_fit(model: dapd.DiffusionLM, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DapdError, match=r"gsm8k, document \d: the prompt has .* fewer examples"):
+    with pytest.raises(DapdError, match=r"gsm8k, document \d: a prompt of .* fewer examples"):
         evaluate(model, setting("original"), ["gsm8k"], options(data, max_new_tokens=1000), tmp_path)
     assert not (tmp_path / "results.jsonl").exists()
 

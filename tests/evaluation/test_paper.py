@@ -219,7 +219,7 @@ def test_multi(data: Path, tmp_path: Path) -> None:
     assert "the authors' is not published" in result.output
     figure = json.loads(newest(tmp_path, "multi_behaviour", ".json").read_text())
     assert len(figure["klass"]["behaviour"]["unmasked"][0]) == 16
-    for name in ("heatmap", "segments", "trajectories_1"):
+    for name in ("heatmap", "segments", "trajectories_1", *(f"states_{method}" for method in numbers.MULTI)):
         assert newest(tmp_path, f"multi_{name}", ".png").stat().st_size > 5000
     more = run("multi", data, tmp_path, "--limit", "1", "--sweep", "--only", "eb-sampler", "--no-plot")
     assert more.exit_code == 0, more.output

@@ -64,14 +64,14 @@ def test_a_setup_without_results_may_be_taken_over(tmp_path: Path) -> None:
     other = {**SETUP, "seed": 3}
     first = Run.open(tmp_path, SETUP)
     with pytest.raises(DapdError, match="seed: None there, 3 here"):
-        Run.open(tmp_path, other)
-    second = Run.open(tmp_path, other, take_over=True)
+        Run.open(tmp_path, other, take_over=False)
+    second = Run.open(tmp_path, other)
     with pytest.raises(DapdError, match="seed: 3 there, None here"):
         first.append([{"i": 0}])
     assert second.records() == []
     second.append([{"i": 1}])
     with pytest.raises(DapdError, match="seed: 3 there, None here"):
-        Run.open(tmp_path, SETUP, take_over=True)
+        Run.open(tmp_path, SETUP)
     assert Run.open(tmp_path, other).records() == [{"i": 1}]
 
 

@@ -478,6 +478,7 @@ def test_bad_settings(text: str, message: str) -> None:
 
 def test_prompts_and_tasks_commands() -> None:
     result = CliRunner().invoke(app, ["prompts", "--json", "-n", "2"])
+    assert result.output == CliRunner().invoke(app, ["prompts", "--json", "--prompts", "2"]).output
     shown = [json.loads(line) for line in result.output.splitlines()]
     assert len(shown) == 2 * len(TASKS)
     assert all(Split.of(line["prompt"]) is Split.TEST for line in shown)
@@ -501,6 +502,10 @@ def test_score_command_reads_off_the_best_way(tmp_path: Path) -> None:
     for bad, message in ((["--eos", "never"], "unknown EOS rule"), (["--block", "x"], "it must be lengths")):
         result = CliRunner().invoke(app, [*command, *bad])
         assert message in str(result.exception)
+    (tmp_path / "out" / "training.json").unlink()
+    for model in (tmp_path / "out", "lab"):
+        result = CliRunner().invoke(app, ["score", str(model), *command[2:]])
+        assert "--record adds to the training.json of a folder of your own" in str(result.exception)
 
 
 def test_a_run_may_start_from_an_earlier_checkpoint(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def list_tasks() -> None:
 @app.command()
 def prompts(
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 1,
+    n: Annotated[int, typer.Option("--prompts", "-p", "-n", min=1, help="Prompts of each task.")] = 1,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each prompt as a line of JSON.")] = False,
     bare: Annotated[bool, typer.Option("--bare", help="Print one prompt alone, for `... | dapd generate`.")] = False,
@@ -195,7 +195,7 @@ def _as_record(scores: Scores) -> dict[str, Any]:
 def score(
     model: Folder,
     task: Names = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts of each task.")] = 100,
+    n: Annotated[int, typer.Option("--prompts", "-p", "-n", min=1, help="Prompts of each task.")] = 100,
     seed: Seed = 0,
     block: Annotated[
         str, typer.Option(help="Block lengths, separated by commas; 0: one block, 1/2: two halves.")
@@ -211,10 +211,12 @@ def score(
     """Score a model on test prompts, decoding step by step, in every way that the block lengths and EOS rules make."""
     tables.check_files(save_table)
     folder, ways = _folder(model), _ways(block, eos)
+    path = folder / "training.json"
+    if record and (folder != model or not path.is_file()):  # the model that ships keeps the scores that it came with
+        raise DapdError(f"--record adds to the training.json of a folder of your own, and {model} is none that has one")
     scores = _evaluate(folder, _chosen(task), Exam(n, seed), ways, _device(device, tf32))
     tables.save(save_table, _as_table(scores, ways))
     if record:
-        path = folder / "training.json"
         _write(path, {**json.loads(path.read_text(encoding="utf-8")), "scores": _as_record(scores)})
 
 
@@ -257,7 +259,7 @@ def _device(device: str, tf32: bool) -> str:
 def show_gauge(
     model: Folder,
     task: Annotated[str, typer.Option("--task", "-t", help="Name of a task.")] = "quiz-5",
-    n: Annotated[int, typer.Option("-n", min=1, help="Prompts.")] = 64,
+    n: Annotated[int, typer.Option("--prompts", "-p", "-n", min=1, help="Prompts.")] = 64,
     seed: Seed = 0,
     device: Device = "auto",
     tf32: Tf32 = False,

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from dapd.evaluation.multi_question import as_trace
-from dapd.evaluation.multi_question.run import PICTURED
+from dapd.evaluation.multi_question.run import PICTURED, TRACES
 from dapd.evaluation.paper import Line, Report, Study
 from dapd.evaluation.paper import multi as multi_table
 from dapd.evaluation.paper import tau_min as tau_min_table
+from dapd.evaluation.paper.cells import LENGTH
 from dapd.evaluation.paper.numbers import TITLES
 from dapd.evaluation.runs import Run
 from dapd.plots.axes import TITLE_PAD, percent_limits
@@ -21,6 +22,8 @@ from dapd.plots.decoding import heatmap, segments, trajectory
 from dapd.plots.edges import Scores, edges
 from dapd.plots.figure import Grid, sheet
 from dapd.plots.palette import style
+from dapd.plots.states import MOST_TOKENS, states
+from dapd.trace import read_traces
 
 EARLY = 0.4
 """The share of the decoding that the paper's heat map shows."""
@@ -79,7 +82,8 @@ def _points(axis: Any, line: Line) -> None:
 
 
 def behaviour(report: Report, study: Study) -> list[Path]:
-    """Section 6: the heat map of the first 40%, the segment counts, and the trajectories of two bundles."""
+    """Section 6: the heat map of the first 40%, the segment counts, and the trajectories of two bundles; and the texts of
+    the first one as they come about, a figure for each method."""
     figure = json.loads(study.file(multi_table.FIGURE, ".json").read_text(encoding="utf-8"))
     groups = [
         [as_trace(record, result["strategy"]) for record in Run(study.out / result["folder"]).records()]
@@ -93,7 +97,18 @@ def behaviour(report: Report, study: Study) -> list[Path]:
     paths = [study.file(f"multi_trajectories_{number + 1}", ".png") for number in pictured]
     for number, path in zip(pictured, paths, strict=True):
         trajectory([group[number] for group in groups], path)
-    return [heat, counts, *paths]
+    return [heat, counts, *paths, *_pictures(figure, study)]
+
+
+def _pictures(figure: dict[str, Any], study: Study) -> list[Path]:
+    """The appendix's examples: the first bundle's text by each method, from the trace that its run kept; none where it
+    is too long to be read."""
+    if study.scope.scaled(LENGTH) > MOST_TOKENS:
+        return []
+    paths = {method: study.file(f"multi_states_{method}", ".png") for method in figure}
+    for method, path in paths.items():
+        states(read_traces(study.out / figure[method]["folder"] / TRACES / "0.jsonl"), path)
+    return list(paths.values())
 
 
 def histogram(report: Report, study: Study) -> list[Path]:

@@ -114,7 +114,7 @@ class Comparison:
         """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
         drawn = [(task, task.examples(self.prompts, self.seed)) for task in self.tasks]
         # Only now: a task that has not so many prompts leaves no set-up behind to disagree with.
-        ledger = Ledger(Run.open(folder, self.setup(), "comparison", take_over=True), key_of)
+        ledger = Ledger(Run.open(folder, self.setup(), "comparison"), key_of)
         records: list[Record] = []
         for task, examples in drawn:
             for decoder in self.decoders:

@@ -46,19 +46,19 @@ class Run:
         what: str = "run",
         otherwise: str = otherwise,
         *,
-        take_over: bool = False,
+        take_over: bool = True,
     ) -> Run:
         """A new folder, or one that holds results of the same set-up; any other is refused, untouched.
 
-        `take_over`: a folder that has a set-up and no results, because its run was interrupted, is as good as new. Only
-        for runs whose results are all that they keep.
+        `take_over`: a folder that has a set-up and no results, because its run was interrupted or failed at once, is as
+        good as new. Not for what keeps other files than results.
         """
         run = cls(folder, otherwise, json.loads(json.dumps(dict(setup), default=str)), what)
         make_folder(folder)
         where = folder / SETUP
         text = json.dumps(run.setup, indent=1) + "\n"
         if where.is_file():
-            if take_over:
+            if take_over and where.read_bytes() != text.encode():
                 run._take_over(where, text)
         elif (folder / RESULTS).exists():
             raise DapdError(f"{folder} holds results but no {SETUP}: {otherwise}")

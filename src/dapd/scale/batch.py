@@ -179,7 +179,7 @@ def run(
     folder = make_folder(parts_of(output))
     with alone_in(folder):
         otherwise = "choose another output, or move the folder away"
-        kept = Run.open(folder, plan.setup(team.lm), "batch job", otherwise, take_over=True)
+        kept = Run.open(folder, plan.setup(team.lm), "batch job", otherwise)
         jobs = [Job(row.id, digest(row.content), row) for row in rows]
         records = Ledger(kept, lambda record: record["id"]).fill(jobs, lambda missing: _work(team, missing), progress)
         files.write(output, records, COLUMNS)

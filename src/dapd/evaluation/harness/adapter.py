@@ -154,11 +154,11 @@ class HarnessLM(LM):  # type: ignore[misc]
         ids = self.prompter.ids(context, self.prefix(job.what))
         seconds = time.perf_counter() - began
         n_new = self.options.max_new_tokens or int(wanted.get("max_gen_toks", 256))
-        room = self.model.network.max_length - n_new
-        if len(ids) > room:
+        room = self.model.network.max_length
+        if len(ids) + n_new > room:
             raise DapdError(
-                f"{job.key[0]}, document {job.key[1]}: the prompt has {len(ids)} tokens, and with {n_new} new ones the "
-                f"model takes {max(room, 0)}; give fewer examples (--shots) or fewer new tokens"
+                f"{job.key[0]}, document {job.key[1]}: a prompt of {len(ids)} tokens and {n_new} new ones; the model "
+                f"takes {room} in all; give fewer examples (--shots) or fewer new tokens (-n)"
             )
         until = wanted.get("until") or []
         return Ready(job, ids, n_new, [until] if isinstance(until, str) else list(until), seconds)

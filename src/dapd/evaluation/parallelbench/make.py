@@ -77,7 +77,7 @@ def make(folder: Path, batch: Batch) -> list[Path]:
         raise missing_extra("pyyaml", "eval", "writing task files") from None
     if folder.is_dir() and any(folder.iterdir()) and not (folder / SETUP).is_file():
         raise DapdError(f"{folder} is not empty; choose another folder with --out")
-    Run.open(folder, {"bench": "parallelbench instances", **asdict(batch)}, "set of instances")
+    Run.open(folder, {"bench": "parallelbench instances", **asdict(batch)}, "set of instances", take_over=False)
     paths = []
     for group, tasks in (("waiting_line_n15", OPERATIONS), ("puzzle", ("latin_square_n4", "sudoku_n4_12"))):
         make_folder(folder / group)
