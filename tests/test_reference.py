@@ -12,6 +12,9 @@ import dapd
 
 pytest.importorskip("typer")
 
+from typer.testing import CliRunner
+
+from dapd.cli.app import app
 from dapd.cli.reference import page
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -38,6 +41,13 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", [*dapd.PRESETS, "generate", "plot", "lab score", "bench step", "parallelbench gold"])
 def test_every_decoder_and_command_has_a_heading(name: str) -> None:
     assert re.search(rf"^### `(dapd )?{name}`$", MADE, re.M)
+
+
+@pytest.mark.parametrize("command", re.findall(r"^### `dapd (.+)`$", MADE, re.M))
+def test_help_is_whole_at_80_columns(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80"}).output
+    assert "--help" in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:

@@ -18,7 +18,9 @@ from dapd.models.devices import pick_dtype
 from dapd.scale.recipe import Recipe
 from dapd.scale.team import Spread, gathered
 
-Workers = Annotated[int, typer.Option(min=1, help="Processes that decode; a GPU each, where there are GPUs.")]
+Workers = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Processes that decode; a GPU each, where there are GPUs.")
+]
 Address = Annotated[str | None, typer.Option(help="Workers on a running Ray cluster: HOST:PORT, or auto.")]
 
 

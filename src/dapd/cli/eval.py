@@ -32,7 +32,15 @@ TASKS = "humaneval,mbpp,gsm8k,minerva_math500,ifeval"
 def eval_(
     model: Model = DEFAULT_MODEL,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
-    tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval's names, separated by commas.")] = TASKS,
+    tasks: Annotated[
+        str,
+        typer.Option(
+            "--tasks",
+            "-t",
+            help=f"lm-eval's names, separated by commas; default: {TASKS.replace(',', ', ')}.",
+            show_default=False,
+        ),
+    ] = TASKS,
     out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the data sets; nothing is downloaded then.")

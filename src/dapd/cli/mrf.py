@@ -52,17 +52,24 @@ def train_command(
     width: Annotated[int, typer.Option(help="Width of the network.")] = 64,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
     layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 8,
-    positions: Annotated[Positions, typer.Option(help="Position encoding.")] = Positions.ROTARY,
+    positions: Annotated[
+        Positions, typer.Option(metavar="NAME", help=f"Position encoding: {', '.join(Positions)}.")
+    ] = Positions.ROTARY,
     gated: Annotated[bool, typer.Option(help="Gates from zero on the residual branches, as in DiT.")] = False,
     batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 256,
     steps: Annotated[int, typer.Option(help="Gradient steps.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    schedule: Annotated[Schedule, typer.Option(help="What the learning rate does after the warm-up.")] = Schedule.TAIL,
+    schedule: Annotated[
+        Schedule,
+        typer.Option(metavar="NAME", help=f"The learning rate after the warm-up: {', '.join(Schedule)}."),
+    ] = Schedule.TAIL,
     warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 0,
     tail: Annotated[
         float, typer.Option(help="With schedule tail: the share of the steps over which the rate falls.")
     ] = 0.3,
-    masks: Annotated[Masks, typer.Option(help="How masks are drawn; the loss is the same.")] = Masks.MIDDLE,
+    masks: Annotated[
+        Masks, typer.Option(metavar="NAME", help=f"How masks are drawn ({', '.join(Masks)}); the loss is the same.")
+    ] = Masks.MIDDLE,
     clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: none.")] = 1.0,
     ema: Annotated[
         float, typer.Option(help="Decay of the running mean of the weights; 0: keep the last weights.")

@@ -41,7 +41,7 @@ def paper(
     confirm: Annotated[
         bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
     ] = False,
-    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the figure that belongs to the table.")] = True,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Do not draw the table's figures.")] = False,
     save_table: tables.SaveTable = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -86,7 +86,7 @@ def paper(
         written += tables.save(save_table, report.as_table())
     elif study.is_first and save_table:
         raise DapdError(f"{table} comes as text and has no single table to save; it lies in {written[1]}")
-    if plot and study.is_first:
+    if not no_plot and study.is_first:
         written += draw(report, study)
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 

@@ -82,8 +82,8 @@ def _points(axis: Any, line: Line) -> None:
 
 
 def behaviour(report: Report, study: Study) -> list[Path]:
-    """Section 6: the heat map of the first 40%, the segment counts, and the trajectories of two bundles; the text of the
-    first one as it comes about, a figure for each method."""
+    """Section 6: the heat map of the first 40%, the segment counts, the trajectories of two bundles, and the text of
+    the first one as it comes about, a figure for each method."""
     figure = json.loads(study.file(multi_table.FIGURE, ".json").read_text(encoding="utf-8"))
     groups = [
         [as_trace(record, result["strategy"]) for record in Run(study.out / result["folder"]).records()]

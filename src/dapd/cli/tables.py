@@ -22,7 +22,11 @@ EDGES = 3
 
 SaveTable = Annotated[
     list[Path] | None,
-    typer.Option("--save-table", help="Write the table to a file, too: .csv, .tex (LaTeX) or .md; may be repeated."),
+    typer.Option(
+        "--save-table",
+        metavar="FILE",
+        help="Write the table to a file, too: .csv, .tex (LaTeX) or .md; may be repeated.",
+    ),
 ]
 
 
