@@ -557,6 +557,7 @@ def test_traces_say_how_they_were_made(tiny, tmp_path):
         "strategy": {"name": "Threshold", "threshold": 0.9, "budget": None},
         "options": done[0].trace.about["options"],
         "prompt": "you",
+        "computed": {"dtype": "float32", "device": "cpu", "torch": torch.__version__},
     }
     write_traces(tmp_path / "t", [one.trace for one in done])
     again = read_traces(tmp_path / "t")

@@ -414,6 +414,11 @@ class DiffusionLM:
             "strategy": describe(strategy),
             "options": json.loads(json.dumps(asdict(options))),
             "prompt": self.tokenizer.decode(prompt, skip_special=False) if text and prompt else None,
+            "computed": {
+                "dtype": str(getattr(self.network, "dtype", "")).removeprefix("torch."),
+                "device": str(self.network.device),
+                "torch": str(torch.__version__),
+            },
         }
         return Recorder(canvas, self.network.profile.eos_id, about, text, held=options.record_edges)
 

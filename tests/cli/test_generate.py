@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import dapd
 from dapd.cli.app import app
+from dapd.cli.generate import why_empty
 from dapd.errors import DapdError
 from dapd.generation import DEFAULT_NEW_TOKENS
 from dapd.lab.tasks import TASKS, Task, get
@@ -164,3 +165,18 @@ def test_a_model_of_the_lab_is_known_by_its_words_and_not_by_its_name() -> None:
     prompt = get("quiz-5").examples(1)[0].prompt
     assert room_for(lm, prompt) == get("quiz-5").room != DEFAULT_NEW_TOKENS
     assert room_for(dapd.load("random:tiny-llada", device="cpu"), prompt) == DEFAULT_NEW_TOKENS
+
+
+def test_an_empty_text_says_why() -> None:
+    lm = dapd.random("tiny-llada")
+    eos = lm.network.profile.eos_id
+    for amount, empty in ((100.0, True), (-100.0, False)):
+        done = lm.generate("hi", max_new_tokens=8, strategy="original", bias=((eos, amount),))
+        reason = why_empty(done.trace)
+        assert (done.n_generated == 0) is empty
+        assert (reason is not None) is empty
+        if reason is not None:
+            (step,) = [one["pass"] for one in done.trace.commits() if one["token"] == eos][:1]
+            assert f"in pass {step} of {done.nfe}" in reason
+    template = lm.infill([5, lm.network.profile.mask_id, 6], bias=((eos, 100.0),))
+    assert why_empty(template.trace) is None

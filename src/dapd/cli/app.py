@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import dapd
-from dapd.cli import batch, bench, bench_tasks, chat, compare, generate, info, lab, mrf, paper, plot, serve, view
+from dapd.cli import batch, bench, bench_tasks, chat, compare, diff, generate, info, lab, mrf, paper, plot, serve, view
 from dapd.cli import eval as eval_
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
 app.command("view")(view.view)
+app.command("diff")(diff.diff)
 app.command("plot")(plot.plot)
 app.command("eval")(eval_.eval_)
 app.command("paper")(paper.paper)

@@ -22,7 +22,7 @@ from dapd.io.files import check_writable, parse_json
 from dapd.io.wording import plural
 from dapd.lab.tasks.rooms import room_for
 from dapd.settings import DEFAULT_STRATEGY, Setting, describe, read_settings
-from dapd.trace import write_traces
+from dapd.trace import Trace, write_traces
 
 BATCH = 16
 """Prompts that share a forward pass, at most."""
@@ -188,6 +188,20 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
     if not shown:
         print(done.text)
     print(cost(done, paced=paced), file=sys.stderr)
+    if (reason := why_empty(done.trace)) is not None:
+        print(f"note: {reason}", file=sys.stderr)
+
+
+def why_empty(trace: Trace) -> str | None:
+    """Why a text has nothing in it, and what to try; None if it has, or if it is a template's."""
+    if trace.n_generated or not trace.open_ended or not trace.complete:
+        return None
+    step = next((one["pass"] for one in trace.commits() if one["position"] == trace.start), trace.nfe)
+    return (
+        f"the text is empty: EOS was decided at its first position, in pass {step} of {trace.nfe}. EOS that spreads "
+        "from the end of the canvas is held back by --set eos=defer, by blocks (--set block_length=32), or by fewer "
+        "new tokens (-n)"
+    )
 
 
 def cost(done: Completion, *, paced: bool = False) -> str:

@@ -18,6 +18,7 @@ from dapd.cli import tables
 from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError, unknown
 from dapd.io.table import Table
+from dapd.io.wording import plural
 from dapd.lab import tasks
 from dapd.lab.checkpoint import checksums
 from dapd.lab.evaluate import Exam, TaskScore, Way, evaluate_ways
@@ -280,7 +281,7 @@ def show_gauge(
         ("tokens a pass, EOS included", f"{regime.pace:.2f}"),
         ("tokens a pass, text alone", f"{regime.text_pace:.2f}"),
     ]
-    title = f"{regime.task}, {regime.prompts} prompts, nothing decided"
+    title = f"{regime.task}, {plural(regime.prompts, 'prompt')}, nothing decided"
     tables.show(console, Table(("measure", "value"), rows, title))
     for complaint in regime.complaints():
         console.print(f"outside of the regime: {complaint}", soft_wrap=True)

@@ -153,15 +153,20 @@ def read_records(path: Path) -> list[Record]:
     return out
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What two set-ups disagree about, down to the single field."""
-    out: list[str] = []
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What two set-ups disagree about, in words."""
+    return [f"{name}: {old!r} there, {new!r} here" for name, (old, new) in disagreements(before, now).items()]
+
+
+def disagreements(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """What two set-ups disagree about, down to the single field: its name and its two values."""
+    out: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys((*now, *before)):
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            out += difference(old, new, f"{prefix}{key}.")
+            out |= disagreements(old, new, f"{prefix}{key}.")
         elif old != new:
-            out.append(f"{prefix}{key}: {old!r} there, {new!r} here")
+            out[f"{prefix}{key}"] = (old, new)
     return out
 
 
