@@ -98,7 +98,7 @@ def pretended(monkeypatch):
 def test_load_with_fp8(pretended, source):
     lm = dapd.load(source, device="cpu", fp8=True)
     assert (is_fp8(lm.network), lm.network.dtype, lm.name) == (True, torch.bfloat16, f"{source} (fp8)")
-    assert lm.generate([1, 2, 3], max_new_tokens=4).nfe > 0
+    assert lm.generate([1, 5, 6], max_new_tokens=4).nfe > 0
     assert not is_fp8(dapd.load(source, device="cpu").network)
 
 
