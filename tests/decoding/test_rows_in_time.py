@@ -43,24 +43,19 @@ class Request:
     patience: int | None
 
 
-def any_word(row):
-    return any(token != IDS.mask_id for token in row)
-
-
 @st.composite
 def requests(draw):
     name = draw(st.sampled_from(sorted(STRATEGIES)))
     reuse = "none" if STRATEGIES[name].needs.sees == "canvas" else draw(
         st.sampled_from(["none", "none", "prefix", "dual", "settled"])
     )  # fmt: skip
-    # Masks alone are all alike to the model: which of them comes first would be decided by rounding.
     words = st.integers(0, 40)
     if draw(st.integers(0, 3)):
         n_new = draw(st.sampled_from([4, 8, 12]))
-        canvas = Canvas.blank(draw(st.lists(words, min_size=1, max_size=9)), n_new, mask_id=IDS.mask_id)
+        canvas = Canvas.blank(draw(st.lists(words, max_size=9)), n_new, mask_id=IDS.mask_id)
         block_length = draw(st.sampled_from([None, 4, n_new]))
     else:
-        row = draw(st.lists(st.one_of(words, st.just(IDS.mask_id)), min_size=2, max_size=12).filter(any_word))
+        row = draw(st.lists(st.one_of(words, st.just(IDS.mask_id)), min_size=2, max_size=12))
         canvas = Canvas.infill([*row, IDS.mask_id], mask_id=IDS.mask_id)
         # LLaDA's and Dream's schedules share their steps out evenly to the blocks of a generation only.
         block_length = draw(st.sampled_from([None, 3]))
@@ -131,6 +126,8 @@ def test_a_row_has_the_trajectory_that_it_has_alone(family, asked, places):
     decoder, steps = served(network, asked, places)
     together = trajectories(asked, steps)
     for number, request in enumerate(asked):
+        if request.canvas.masked.all():
+            continue  # it keeps the others company: masks alone are all alike to the model, and rounding chooses
         _, own = served(network, [request], None)
         alone = trajectories([request], own)[0]
         if request.patience is None:

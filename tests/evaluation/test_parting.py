@@ -32,20 +32,20 @@ BASE = trace(record(1, {1: 4}), record(2, {2: 5, 3: 6}), record(3, {4: 7}))
 
 def test_what_decides_the_same_is_the_same_whatever_its_confidence() -> None:
     other = trace(record(1, {1: 4}, 0.75), record(2, {3: 6, 2: 5}), record(3, {4: 7}))
-    found = likeness(BASE, other)
-    assert (found.parting, found.drift, found.tokens) == (None, 0.25, 0)
+    compared = likeness(BASE, other)
+    assert (compared.parting, compared.drift, compared.tokens) == (None, 0.25, 0)
 
 
 def test_the_first_pass_that_decides_otherwise_is_named() -> None:
     other = trace(record(1, {1: 4}), record(2, {2: 6}), record(3, {3: 6, 4: 3}))
-    found = likeness(BASE, other)
-    assert found.parting is not None
-    assert found.parting.step == 2
-    assert found.parting.decisions == {
+    compared = likeness(BASE, other)
+    assert compared.parting is not None
+    assert compared.parting.step == 2
+    assert compared.parting.decisions == {
         2: (Decision(5, "<5>", 0.5), Decision(6, "<6>", 0.5)),
         3: (Decision(6, "<6>", 0.5), None),
     }
-    assert found.tokens == 2
+    assert compared.tokens == 2
     assert likeness(other, BASE).parting.decisions[3] == (None, Decision(6, "<6>", 0.5))  # type: ignore[union-attr]
 
 
@@ -54,17 +54,17 @@ def test_a_decoding_that_ends_sooner_and_an_early_stop() -> None:
     committed = trace(record(1, {1: 4}), record(2, {2: EOS, 3: EOS, 4: EOS}))
     assert likeness(stopped, committed).parting is None
     longer = trace(record(1, {1: 4}), record(2, {2: EOS}), record(3, {3: EOS, 4: EOS}))
-    found = likeness(stopped, longer)
-    assert found.parting is not None
-    assert found.parting.decisions == {3: (Decision(EOS, None, None), None), 4: (Decision(EOS, None, None), None)}
-    assert found.tokens == 0
+    compared = likeness(stopped, longer)
+    assert compared.parting is not None
+    assert compared.parting.decisions == {3: (Decision(EOS, None, None), None), 4: (Decision(EOS, None, None), None)}
+    assert compared.tokens == 0
     cut = replace(BASE, steps=BASE.steps[:2])
     assert likeness(BASE, cut).parting.step == 3  # type: ignore[union-attr]
 
 
 def test_settings_that_differ() -> None:
     other = replace(BASE, about={**ABOUT, "options": {"block_length": 4, "seed": 0}, "prompt": "y"})
-    assert settings_apart(BASE, other) == [("options.block_length", None, 4)]
+    assert settings_apart(BASE, other) == {"options.block_length": (None, 4)}
 
 
 def test_other_canvases_are_refused() -> None:

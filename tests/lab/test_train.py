@@ -469,7 +469,6 @@ def test_ways_to_decode_step_by_step(tmp_path: Path) -> None:
         ("mixture=even", "unknown mixture"),
         ("tasks=quiz-5", "unknown task"),
         ("reserve=900", "reserve"),
-        ("width=63", "each of the 8 heads"),
     ],
 )
 def test_bad_settings(text: str, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -33,14 +33,16 @@ def diff(first: File, second: File) -> None:
     if len(ours) != len(theirs):
         raise DapdError(f"{first} holds {plural(len(ours), 'decoding')} and {second} {len(theirs)}")
     pairs = list(zip(ours, theirs, strict=True))
-    found = [likeness(*pair) for pair in pairs]
+    likenesses = [likeness(*pair) for pair in pairs]
     names = ("in the first", "in the second")
-    apart = list(dict.fromkeys((name, repr(a), repr(b)) for pair in pairs for name, a, b in settings_apart(*pair)))
+    apart = list(
+        dict.fromkeys((name, *map(repr, two)) for pair in pairs for name, two in settings_apart(*pair).items())
+    )
     if apart:
         tables.show(console, Table(("setting", *names), apart, words=3))
-    for row, (pair, one) in enumerate(zip(pairs, found, strict=True), 1):
+    for row, (pair, one) in enumerate(zip(pairs, likenesses, strict=True), 1):
         console.print(_line(f"row {row}: " if len(pairs) > 1 else "", pair, one), markup=False, highlight=False)
-    parted = next((one.parting for one in found if one.parting is not None), None)
+    parted = next((one.parting for one in likenesses if one.parting is not None), None)
     if parted is None:
         return
     rows = [(str(at), *map(_said, decisions)) for at, decisions in parted.decisions.items()]
@@ -66,5 +68,7 @@ def _line(who: str, pair: Sequence[Trace], one: Likeness) -> str:
 def _said(decision: Decision | None) -> str:
     if decision is None:
         return "not decided"
-    told: Any = repr(decision.text) if decision.text is not None else f"id {decision.token}"
-    return f"{told}, {decision.confidence:.4f}" if decision.confidence is not None else "end of the text"
+    if decision.confidence is None:
+        return "end of the text"
+    token = f"id {decision.token}" if decision.text is None else repr(decision.text)
+    return f"{token}, {decision.confidence:.4f}"

@@ -43,7 +43,8 @@ class Decoder:
 
     `admit` a row at any time, and call `step` for the next pass of every row. At most `places` rows (None: any number)
     are decoded at a time and the others wait; a row leaves in the pass in which it is complete, and the next one takes
-    its place. In float32 a row is decoded as it would be alone, whoever shares its passes.
+    its place. In float32 a row is decoded as it would be alone, whoever shares its passes; only where positions are
+    exactly alike, as in a text of masks alone, may rounding choose another of them.
     """
 
     def __init__(self, model: MaskedLM, recordings: Recordings | None = None, places: int | None = None) -> None:

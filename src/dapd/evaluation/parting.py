@@ -62,10 +62,9 @@ def likeness(first: Trace, second: Trace) -> Likeness:
     return Likeness(parting, drift, tokens)
 
 
-def settings_apart(first: Trace, second: Trace) -> list[tuple[str, Any, Any]]:
-    """The settings that differ between two traces, by the names they have there, with the value of each."""
-    apart = disagreements(first.about, second.about)
-    return [(name, one, other) for name, (one, other) in apart.items() if name != "prompt"]
+def settings_apart(first: Trace, second: Trace) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ between two traces: the value of each, by the name that they have there."""
+    return {name: values for name, values in disagreements(first.about, second.about).items() if name != "prompt"}
 
 
 def _decisions(record: Record | None, eos_id: int) -> dict[int, Decision]:

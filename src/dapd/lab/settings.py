@@ -121,8 +121,6 @@ class TrainSettings:
         ):
             if getattr(self, field) < 1:
                 raise DapdError(f"{field} is {getattr(self, field)}; it must be at least 1")
-        if self.width % (2 * self.heads):
-            raise DapdError(f"width is {self.width}; each of the {self.heads} heads must get an even part of it")
         for field in ("full_masked", "roomy", "ema"):
             if not 0 <= getattr(self, field) <= 1:
                 raise DapdError(f"{field} is {getattr(self, field)}; it must lie between 0 and 1")
