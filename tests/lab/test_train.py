@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from dapd.cli.lab import app
@@ -469,6 +470,8 @@ def test_ways_to_decode_step_by_step(tmp_path: Path) -> None:
         ("mixture=even", "unknown mixture"),
         ("tasks=quiz-5", "unknown task"),
         ("reserve=900", "reserve"),
+        ("trained=head", "unknown trained"),
+        ("trained=attention", "must come from a checkpoint, named by start"),
     ],
 )
 def test_bad_settings(text: str, message: str) -> None:
@@ -525,3 +528,27 @@ def test_a_run_may_start_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     larger = Transformer(checkpoint.network_config(replace(settings, mlp=2 * settings.mlp), tokenizer))
     with pytest.raises(DapdError, match="another size"):
         checkpoint.start_from(larger, tokenizer, tmp_path / "first")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_attention_learns_alone(tmp_path: Path, precision: str) -> None:
+    """The weights outside of attention leave as they came, also in a resumed run, and the loss still falls."""
+    trainer(tmp_path / "first-run", replace(TINY, steps=1)).export(tmp_path / "first")
+    (tmp_path / "first" / "training.json").write_text('{"steps": 1}')
+    start = str(tmp_path / "first")
+    settings = replace(TINY, start=start, seed=1, trained="attention", precision=precision, steps=40, tasks=("sudoku",))
+    run = trainer(tmp_path / "run", settings)
+    before = run.probe_loss()["sudoku"]
+    for _ in range(20):
+        run.step()
+    run.state.save(run.folder)
+    run = trainer(tmp_path / "run", settings)
+    run.run()
+    assert run.probe_loss()["sudoku"] < before
+    run.export(tmp_path / "second")
+    assert run.record()["started_from"] == {"steps": 1}
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    changed = {name for name, tensor in first.items() if not torch.equal(tensor, second[name])}
+    parts = {name.split(".")[-2] for name in changed}
+    assert parts == {"attn_norm", "q_proj", "k_proj", "v_proj", "attn_out"}
+    assert run.record()["parameters"] == sum(tensor.numel() for tensor in first.values())

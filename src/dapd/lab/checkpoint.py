@@ -117,13 +117,14 @@ def start_from(network: Transformer, tokenizer: LabTokenizer, folder: Path) -> N
     to, origin = (torch.tensor(ids, device=network.device) for ids in zip(*known, strict=True))
     theirs = dict(earlier.named_parameters())
     for name, mine in network.named_parameters():
-        if name in ("embed.weight", "head.weight"):
-            mine[to] = theirs[name][origin]
-        elif mine.shape != theirs[name].shape:
+        of_words = name in ("embed.weight", "head.weight")
+        if mine.shape == theirs[name].shape:
+            mine.copy_(theirs[name])
+        elif not of_words:
             shapes = f"{name} is {list(theirs[name].shape)} there and {list(mine.shape)} here"
             raise DapdError(f"{folder} holds a model of another size: {shapes}")
-        else:
-            mine.copy_(theirs[name])
+        if of_words:
+            mine[to] = theirs[name][origin]
 
 
 def checksums(folder: Path) -> dict[str, str]:

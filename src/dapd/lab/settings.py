@@ -44,6 +44,7 @@ the longest prompt with its canvas."""
 
 PRECISIONS = ("auto", "bfloat16", "autocast", "float32")
 OPTIMIZERS = ("muon", "adamw")
+TRAINED = ("all", "attention")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ class TrainSettings:
     """Name of the tasks' shares, in `MIXTURES`."""
     start: str = ""
     """Checkpoint folder whose weights to start from; empty: fresh ones."""
+    trained: str = "all"
+    """`all` weights, or the `attention` of the layers: the others then stay, byte for byte, those of `start`, and a
+    repository that holds both checkpoints grows by a third of one."""
     seed: int = 0
     layers: int = 8
     width: int = 512
@@ -124,9 +128,16 @@ class TrainSettings:
         for field in ("full_masked", "roomy", "ema"):
             if not 0 <= getattr(self, field) <= 1:
                 raise DapdError(f"{field} is {getattr(self, field)}; it must lie between 0 and 1")
-        for field, allowed in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("mixture", MIXTURES)):
+        for field, allowed in (
+            ("precision", PRECISIONS),
+            ("optimizer", OPTIMIZERS),
+            ("mixture", MIXTURES),
+            ("trained", TRAINED),
+        ):
             if getattr(self, field) not in allowed:
                 raise unknown(field, getattr(self, field), allowed)
+        if self.trained != "all" and not self.start:
+            raise DapdError(f"trained is {self.trained}: the other weights must come from a checkpoint, named by start")
         if self.minutes and self.minutes * 60 <= self.reserve:
             raise DapdError(f"minutes is {self.minutes}, but reserve keeps {self.reserve} seconds of it back")
 

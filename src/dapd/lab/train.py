@@ -60,7 +60,8 @@ class State:
     def publish(self) -> None:
         """Give the network its weights, where it holds a copy."""
         if self.network.dtype != torch.float32:
-            torch._foreach_copy_(list(self.network.parameters()), list(self.weights.values()))
+            own = dict(self.network.named_parameters())
+            torch._foreach_copy_([own[name] for name in self.weights], list(self.weights.values()))
 
     @torch.no_grad()
     def follow(self, decay: float) -> None:
@@ -122,11 +123,19 @@ def new_state(settings: TrainSettings, tokenizer: LabTokenizer, device: torch.de
     initialise(network, settings.seed)
     if settings.start:
         start_from(network, tokenizer, Path(settings.start))
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(settings.trained == "all" or _in_attention(name))
     half = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
-    weights = {name: p.detach().clone() if half else p.detach() for name, p in network.named_parameters()}
+    learning = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
+    weights = {name: p.clone() if half else p for name, p in learning.items()}
     network.to(torch.bfloat16 if half else torch.float32)
     optimizer = Optimizer(network.config, weights, muon=settings.optimizer == "muon", decay=settings.weight_decay)
     return State(network, weights, [weight.clone() for weight in weights.values()], optimizer)
+
+
+def _in_attention(name: str) -> bool:
+    """Whether a weight of the network belongs to the attention of a layer."""
+    return any(part in name for part in ("attn_norm", "qkv_proj", "o_proj"))
 
 
 @torch.no_grad()
@@ -241,7 +250,7 @@ class Trainer:
         self.batches.fill(maker.result())
         setup = time.monotonic() - started
         self.budget = max(1.0, 60 * settings.minutes - settings.reserve - setup) if settings.minutes else math.inf
-        n = sum(weight.numel() for weight in self.state.weights.values())
+        n = sum(weight.numel() for weight in self.state.network.parameters())
         rows = {str(r.tokens.shape[1]): len(r) for r in self.batches.pool}
         gpu = round(torch.cuda.max_memory_reserved() / 2**30, 1) if self.device.type == "cuda" else 0.0
         self.note(
@@ -385,8 +394,9 @@ class Trainer:
 
     def export(self, folder: Path) -> None:
         """The averaged weights as a checkpoint, with the settings and the log of the run."""
+        weights = dict(self.state.network.named_parameters())
         averaged = dict(zip(self.state.weights, self.state.average, strict=True))
-        export(folder, self.settings, averaged, self.tokenizer)
+        export(folder, self.settings, {**weights, **averaged}, self.tokenizer)
         (folder / LOG).write_bytes((self.folder / LOG).read_bytes())
 
     def record(self) -> dict[str, Any]:
@@ -397,7 +407,7 @@ class Trainer:
             "steps": self.state.step,
             "tokens": self.state.step * self.batches.tokens,
             "seconds": round(self.state.seconds, 1),
-            "parameters": sum(weight.numel() for weight in self.state.weights.values()),
+            "parameters": sum(weight.numel() for weight in self.state.network.parameters()),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": gpu or "cpu",
