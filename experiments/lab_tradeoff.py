@@ -1,7 +1,7 @@
 """Every decoder on the lab's tasks, its knob, its blocks and what becomes of EOS swept, on several models.
 
     python experiments/lab_tradeoff.py -m lab -m out/lab-1 -m out/lab-2 --out out/tradeoff \\
-        --device cuda --tf32 --processes 6 --minutes 9
+        --device cuda --dtype bfloat16 --processes 14
     python experiments/lab_tables.py out/tradeoff --out docs/lab/tradeoff
 
 The first decodes, the second makes tables and a figure of whatever is complete. A run that was killed, or whose minutes
@@ -26,9 +26,9 @@ import typer
 from rich.console import Console
 
 from dapd.cli import run
+from dapd.cli.lab import ways_of
 from dapd.cli.models import calm_threads
 from dapd.cli.progress import Working
-from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, decoders
 from dapd.generation import DEFAULT_MODEL, DiffusionLM, load
@@ -62,8 +62,8 @@ SWEEP = (
     "dawn:low=0.7/0.8",
     "original:k=1/2/4",
 )
-BLOCKS = (None, 96, 32, 16)
-EOS: tuple[EosPolicy, ...] = ("none", "defer", "ban")
+BLOCKS = "0,96,32,16"
+EOS = "none,defer,ban"
 
 IN_ONE_BLOCK = (
     "dapd-direct:tau_max=0.05,layers=1.0",
@@ -117,7 +117,13 @@ def main(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("tradeoff"),
     tasks: Annotated[str | None, typer.Option(help="Tasks, separated by commas. Default: all of the sweep.")] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Test prompts per task, at most.")] = 64,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="Test prompts of each task. Default: 16 to 64, by the task.")
+    ] = None,
+    block: Annotated[
+        str, typer.Option(help="Block lengths, separated by commas; 0: one block, 1/2: two halves.")
+    ] = BLOCKS,
+    eos: Annotated[str, typer.Option(help="What becomes of EOS: none, defer, ban, separated by commas.")] = EOS,
     only: Annotated[str, typer.Option(help="Only decoders whose name holds this.")] = "",
     processes: Annotated[int, typer.Option(min=1, help="Processes that share the device.")] = 1,
     minutes: Annotated[float, typer.Option(help="Stop after so many; 0: when all is done.")] = 0.0,
@@ -130,10 +136,11 @@ def main(
     chosen = [model for model in models or [DEFAULT_MODEL] if resolve(model)]
     if len({folder_of(model) for model in chosen}) < len(chosen):
         raise DapdError("two of the models have folders of one name; results go by that name")
+    ways = ways_of(block, eos)
     jobs = [
-        Job(model, name, min(prompts, PROMPTS.get(name, QUESTION_PROMPTS)), specs)
+        Job(model, name, prompts or PROMPTS.get(name, QUESTION_PROMPTS), specs)
         for name in names
-        for specs in sweep(name, only)
+        for specs in sweep(name, ways, only)
         for model in chosen
     ]
     place = Place(out, device, dtype, tf32, time.time() + 60 * minutes if minutes else math.inf)
@@ -148,24 +155,20 @@ def folder_of(model: str) -> str:
     return Path(model).name
 
 
-def sweep(task: str, only: str = "") -> Iterator[tuple[str, ...]]:
+def sweep(task: str, ways: Sequence[Way], only: str = "") -> Iterator[tuple[str, ...]]:
     """The decoders for a task, those of one family together."""
-    specs = [(spec,) for spec in QUESTION_SWEEP] if task in QUESTIONS else [*in_all_ways(task), IN_ONE_BLOCK]
+    fitting = [way for way in ways if way.fits(get(task).room)]
+    in_all_ways = [tuple(spec + loop_fields(way) for way in fitting) for spec in SWEEP]
+    specs = [(spec,) for spec in QUESTION_SWEEP] if task in QUESTIONS else [*in_all_ways, IN_ONE_BLOCK]
     for group in specs:
         if kept := tuple(spec for spec in group if only in spec):
             yield kept
 
 
-def in_all_ways(task: str) -> Iterator[tuple[str, ...]]:
-    """Every family with all the block lengths that the canvas of a task allows, and all rules for EOS."""
-    ways = [Way(block, eos) for eos in EOS for block in BLOCKS]
-    for spec in SWEEP:
-        yield tuple(spec + loop_fields(way) for way in ways if way.fits(get(task).room))
-
-
 def loop_fields(way: Way) -> str:
     """A way as further fields of a decoder's text."""
-    block = "" if way.block is None else f",block_length={way.block}"
+    blocks = f",n_blocks={way.n_blocks}" if way.n_blocks > 1 else ""
+    block = blocks if way.block is None else f",block_length={way.block}"
     return block + ("" if way.eos == "none" else f",eos={way.eos}")
 
 

@@ -211,7 +211,7 @@ def score(
 ) -> None:
     """Score a model on test prompts, decoding step by step, in every way that the block lengths and EOS rules make."""
     tables.check_files(save_table)
-    folder, ways = _folder(model), _ways(block, eos)
+    folder, ways = _folder(model), ways_of(block, eos)
     path = folder / "training.json"
     if record and (folder != model or not path.is_file()):  # the model that ships keeps the scores that it came with
         raise DapdError(f"--record adds to the training.json of a folder of your own, and {model} is none that has one")
@@ -221,7 +221,7 @@ def score(
         _write(path, {**json.loads(path.read_text(encoding="utf-8")), "scores": _as_record(scores)})
 
 
-def _ways(blocks: str, policies: str) -> list[Way]:
+def ways_of(blocks: str, policies: str) -> list[Way]:
     """Every combination of block lengths and EOS rules."""
     allowed = get_args(EosPolicy)
     for policy in policies.split(","):
