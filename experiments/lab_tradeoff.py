@@ -124,6 +124,7 @@ def main(
         str, typer.Option(help="Block lengths, separated by commas; 0: one block, 1/2: two halves.")
     ] = BLOCKS,
     eos: Annotated[str, typer.Option(help="What becomes of EOS: none, defer, ban, separated by commas.")] = EOS,
+    also: Annotated[str, typer.Option("--set", help="Further fields of every decoder, as eos_run=0.5/0.7.")] = "",
     only: Annotated[str, typer.Option(help="Only decoders whose name holds this.")] = "",
     processes: Annotated[int, typer.Option(min=1, help="Processes that share the device.")] = 1,
     minutes: Annotated[float, typer.Option(help="Stop after so many; 0: when all is done.")] = 0.0,
@@ -140,7 +141,7 @@ def main(
     jobs = [
         Job(model, name, prompts or PROMPTS.get(name, QUESTION_PROMPTS), specs)
         for name in names
-        for specs in sweep(name, ways, only)
+        for specs in sweep(name, ways, only, also)
         for model in chosen
     ]
     place = Place(out, device, dtype, tf32, time.time() + 60 * minutes if minutes else math.inf)
@@ -155,13 +156,13 @@ def folder_of(model: str) -> str:
     return Path(model).name
 
 
-def sweep(task: str, ways: Sequence[Way], only: str = "") -> Iterator[tuple[str, ...]]:
-    """The decoders for a task, those of one family together."""
+def sweep(task: str, ways: Sequence[Way], only: str = "", also: str = "") -> Iterator[tuple[str, ...]]:
+    """The decoders for a task, those of one family together, whose names hold `only`, with the fields of `also`."""
     fitting = [way for way in ways if way.fits(get(task).room)]
     in_all_ways = [tuple(spec + loop_fields(way) for way in fitting) for spec in SWEEP]
     specs = [(spec,) for spec in QUESTION_SWEEP] if task in QUESTIONS else [*in_all_ways, IN_ONE_BLOCK]
     for group in specs:
-        if kept := tuple(spec for spec in group if only in spec):
+        if kept := tuple(f"{spec},{also}" if also else spec for spec in group if only in spec):
             yield kept
 
 

@@ -55,6 +55,7 @@ class LoopFields(TypedDict, total=False):
     refresh_until: int | None
     settle: int
     early_stop: bool
+    eos_run: float | None
     confidence_dtype: Precision | None
     seed: int | tuple[int, ...]
     record_edges: bool

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.decoding.exchange import GroupInputs, Inputs, Luggage, Results
@@ -18,7 +18,7 @@ from dapd.decoding.plan import Group, Pass
 from dapd.decoding.row import Constraint, Outcome, Row, Top
 from dapd.decoding.sampling import choose
 from dapd.errors import StrategyContractError
-from dapd.models.base import Capture, MaskedLM, Prediction, check_prediction
+from dapd.models.base import Capture, MaskedLM, Prediction, Profile, check_prediction
 from dapd.models.cache import KVCache, KVPool
 from dapd.models.columns import take, width
 from dapd.strategies.base import Observation, Progress, Selection, Selects
@@ -40,8 +40,11 @@ def run_pass(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs, lu
         token = seen.token.clone()
         confidence = seen.confidence.clone()
         selection = select(row.strategy, seen, carried.memory)
+        commit = selection.commit
+        if row.options.eos_run is not None:
+            commit = commit | (seen.masked & eos_run(seen, model.profile, row.options.eos_run))
         edges = selection.edges if row.options.record_edges else None
-        outcomes.append(Outcome(selection.commit, token, confidence, edges, likeliest(seen, row.options.record_top)))
+        outcomes.append(Outcome(commit, token, confidence, edges, likeliest(seen, row.options.record_top)))
         memories.append(selection.memory)
     return outcomes, memories
 
@@ -99,6 +102,13 @@ def observe(
 def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
     """The tokens that the rows' constraint proposes. This reads the rows on the host: such passes are not recorded."""
     return torch.stack([constraint.tokens(s, row.canvas, row.window) for row, s in zip(rows, scores, strict=True)])
+
+
+def eos_run(seen: Observation, profile: Profile, threshold: float) -> Bool[Tensor, "g n"]:
+    """The end of the window as far as it is EOS: decided, or predicted with a confidence of at least the threshold."""
+    predicted = (seen.token == profile.eos_id) & (seen.confidence >= threshold)
+    ends = torch.where(seen.current == profile.mask_id, predicted, seen.current == profile.eos_id)
+    return ends.flip(-1).int().cumprod(-1).flip(-1).bool()
 
 
 def likeliest(seen: Observation, count: int) -> Top | None:

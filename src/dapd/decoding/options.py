@@ -45,6 +45,9 @@ class Options:
     """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
     early_stop: bool = False
     """A row is done when everything before its first EOS is decided; what is left becomes EOS."""
+    eos_run: float | None = None
+    """Confidence from which the EOS tokens at the end of the canvas are committed together, whatever the strategy says
+    of each; None: as it decides. Where one of them stands all behind it do: the run is as sure as its first."""
     sampling: Sampling = field(default_factory=Sampling)
     """How a token is drawn from a position's distribution, and which tokens are ruled out."""
     confidence_dtype: Precision | None = None
@@ -69,6 +72,8 @@ class Options:
             raise DapdError("refresh is set but nothing is reused; set reuse to prefix, dual or settled")
         if self.refresh_until is not None and self.refresh is None:
             raise DapdError("refresh_until is set but refresh is not; say every how many steps")
+        if self.eos_run is not None and not 0 <= self.eos_run <= 1:
+            raise DapdError(f"eos_run is {self.eos_run}; it must lie between 0 and 1")
         if self.record_top < 0:
             raise DapdError(f"record_top is {self.record_top}; it must not be negative")
         if self.settle < 1:

@@ -174,6 +174,7 @@ class Row:
             strategy if has_hash(strategy) else id(strategy),
             options.sampling,
             options.confidence_dtype,
+            options.eos_run,
             options.record_edges,
             options.record_top,
             id(constraint),

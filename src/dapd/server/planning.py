@@ -141,6 +141,7 @@ class Planner:
                 reuse=Reuse(body.reuse or "none"),
                 settle=body.settle or 1,
                 early_stop=body.early_stop,
+                eos_run=body.eos_run,
                 sampling=sampling,
                 record_edges=body.edges,
                 record_top=top,

@@ -90,6 +90,7 @@ class Request(Wire):
     refresh_until: Count | None = None
     settle: Count | None = None
     eos: Literal["none", "ban", "defer", "ban+defer"] | None = None
+    eos_run: Annotated[Number, Field(ge=0, le=1)] | None = None
     early_stop: bool = True
     """A text is done when everything before its end is decided."""
     edges: bool = False
