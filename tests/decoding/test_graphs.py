@@ -44,6 +44,7 @@ LOOPS = {
     "settled": Options(reuse="settled", refresh=4),
     "prompt, refreshed": Options(reuse="prefix", refresh=3, sampling=Sampling(eos="ban")),
     "early stop": Options(early_stop=True, sampling=Sampling(eos="defer", top_p=0.9)),
+    "run of EOS": Options(eos_run=0.1),
 }
 
 

@@ -33,6 +33,7 @@ LOOPS = {
     "prefix": Options(reuse="prefix", refresh=3),
     "settled": Options(reuse="settled", refresh=4),
     "blocks, dual": Options(block_length=8, reuse="dual"),
+    "run of EOS": Options(eos_run=0.1),
     "early stop, nucleus": Options(early_stop=True, sampling=Sampling(eos="defer", top_p=0.9)),
 }
 KINDS = [("llada", torch.float32), ("llada", torch.bfloat16), ("dream", torch.float32), ("dream", torch.bfloat16)]

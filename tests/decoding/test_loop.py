@@ -611,6 +611,38 @@ def test_the_first_eos_counts_not_the_surest():
     assert steps[-1].canvas.tokens[2:].tolist() == [1, EOS, EOS, EOS, EOS, EOS]
 
 
+# A run of EOS ---------------------------------------------------------------------------------------------------------
+
+# EOS is surer the further back it stands; column 4 is less sure of it than a run of 0.7 asks for.
+ENDING = fixed(c2=(1, 0.6), c3=(2, 0.5), c4=(EOS, 0.65), c5=(EOS, 0.75), c6=(EOS, 0.85), c7=(EOS, 0.95))
+
+
+def test_the_eos_at_the_end_are_committed_together_as_far_as_they_are_sure():
+    one_by_one = [positions(step) for step in decode(Scripted(ENDING), canvas(6), TopK())]
+    assert one_by_one == [[5], [4], [3], [2], [0], [1]]
+    together = [positions(step) for step in decode(Scripted(ENDING), canvas(6), TopK(), Options(eos_run=0.7))]
+    assert together == [[3, 4, 5], [2], [0], [1]]
+    everything = [positions(step) for step in decode(Scripted(ENDING), canvas(6), TopK(), Options(eos_run=0.5))]
+    assert everything == [[2, 3, 4, 5], [0], [1]]
+
+
+def test_a_run_of_eos_ends_at_another_token_and_goes_on_behind_its_own():
+    script = fixed(c2=(EOS, 0.9), c3=(1, 0.8), c4=(EOS, 0.75), c5=(2, 0.1), c6=(EOS, 0.72), c7=(EOS, 0.95))
+    steps = list(decode(Scripted(script), canvas(6), TopK(), Options(eos_run=0.7)))
+    # Columns 2 and 4 are sure enough, but text is expected behind them.
+    assert [positions(step) for step in steps] == [[4, 5], [0], [1], [2], [3]]
+
+
+def test_a_run_of_eos_belongs_to_the_block_and_to_texts_that_end():
+    steps = list(decode(Scripted(ENDING), canvas(6), TopK(), Options(eos_run=0.5, block_length=3)))
+    assert [positions(step) for step in steps] == [[2], [0], [1], [0, 1, 2]]
+    template = Canvas.infill([1, 2, *[MASK] * 6], mask_id=MASK)
+    filled = list(decode(Scripted(ENDING), [template], TopK(), Options(eos_run=0.5)))
+    assert all(int(step.commit.sum()) == 1 for step in filled), "in a template EOS is a token like any other"
+    banned = Options(eos_run=0.0, sampling=Sampling(eos="ban"))
+    assert all(int(step.commit.sum()) == 1 for step in decode(Scripted(ENDING), canvas(6), TopK(), banned))
+
+
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_early_stop_never_changes_what_comes_before_the_first_eos(name):
     stopped_sooner = False
@@ -681,6 +713,7 @@ def test_a_wrong_number_of_seeds(seed):
         ({"block_length": 0}, "block_length is 0"),
         ({"n_blocks": 0}, "n_blocks is 0"),
         ({"early_stop": 1}, "early_stop is 1"),
+        ({"eos_run": 1.5}, "eos_run is 1.5; it must lie between 0 and 1"),
     ],
 )
 def test_options_that_make_no_sense(fields, complaint):

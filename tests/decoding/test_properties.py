@@ -274,6 +274,7 @@ LOOP = st.fixed_dictionaries(
         "reuse": st.sampled_from(["none", "prefix", "dual", "settled"]),
         "refresh": st.sampled_from([None, 1, 2, 3]),
         "early_stop": st.booleans(),
+        "eos_run": st.sampled_from([None, None, 0.0, 0.5]),
         "sampling": SAMPLINGS,
         "confidence_dtype": st.sampled_from([None, "model", "float32", "float64"]),
         "seed": st.integers(0, 5),

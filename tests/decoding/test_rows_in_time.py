@@ -66,6 +66,7 @@ def requests(draw):
         reuse=reuse,
         refresh=None if reuse == "none" else draw(st.sampled_from([None, 3])),
         early_stop=draw(st.booleans()),
+        eos_run=draw(st.sampled_from([None, None, 0.0, 0.3])),
         sampling=Sampling(
             temperature=draw(st.sampled_from([0.0, 0.0, 0.0, 0.8])), eos=draw(st.sampled_from(["none", "ban", "defer"]))
         ),

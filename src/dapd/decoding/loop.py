@@ -41,8 +41,8 @@ def run_pass(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs, lu
         confidence = seen.confidence.clone()
         selection = select(row.strategy, seen, carried.memory)
         commit = selection.commit
-        if row.options.eos_run is not None:
-            commit = commit | (seen.masked & eos_run(seen, model.profile, row.options.eos_run))
+        if row.eos_run is not None:
+            commit = commit | (seen.masked & eos_run(seen, model.profile, row.eos_run))
         edges = selection.edges if row.options.record_edges else None
         outcomes.append(Outcome(commit, token, confidence, edges, likeliest(seen, row.options.record_top)))
         memories.append(selection.memory)

@@ -144,6 +144,8 @@ class Row:
         self.eos_id = model.profile.eos_id
         # A copy: what the caller writes into its own tensor later does not reach this row.
         self.canvas = replace(canvas, tokens=canvas.tokens.clone())
+        self.eos_run = None if canvas.n_new is None else options.eos_run
+        """Confidence from which a run of EOS is committed; a template that is filled has no such end."""
         self.masked = self.canvas.masked
         self.masks = [int(self.masked[block].sum()) for block in self.blocks]
         """Masks of each block at the start."""
@@ -174,7 +176,7 @@ class Row:
             strategy if has_hash(strategy) else id(strategy),
             options.sampling,
             options.confidence_dtype,
-            options.eos_run,
+            self.eos_run,
             options.record_edges,
             options.record_top,
             id(constraint),
