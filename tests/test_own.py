@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from dapd.cli import guarded, main
 from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.generation import load
-from dapd.io.own import find, is_own
+from dapd.io.own import crash, find, is_own
 from dapd.own_models import load_named
+from dapd.scale.work import Failure
 from dapd.settings import named, read_settings, setting
 from dapd.strategies import Threshold
 
@@ -163,6 +165,39 @@ def test_a_crash_is_told_by_the_users_own_lines(
         main()
     for module in ("broken", "my_shelf"):  # files of the same name in another folder are other modules
         sys.modules.pop(module, None)
+
+
+@pytest.mark.slow
+def test_a_crash_at_a_worker_is_told_by_the_same_lines(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "far.py").write_text(BROKEN.replace("from my_shelf import fetch", SHELF.strip()), encoding="utf-8")
+    prompts = here / "prompts.jsonl"
+    prompts.write_text('{"prompt": "abc", "answer": "d"}\n', encoding="utf-8")
+    command = ["compare", "-t", str(prompts), "-n", "8", "-s", "far:Broken", "--out", str(here / "out")]
+    told = [
+        "error: Broken.select failed: KeyError: 'missing'",
+        "  far.py, line 8, in Broken.select: return dapd.Selection(fetch({}))",
+        '  far.py, line 4, in fetch: return things["missing"]',
+        "  (DAPD_TRACEBACK=1 shows the whole traceback)",
+    ]
+    assert ends(monkeypatch, capsys, *command).splitlines() == told
+    assert ends(monkeypatch, capsys, *command, "--workers", "2").splitlines() == told
+
+
+def test_a_failure_that_travelled_keeps_its_lines_and_its_traceback(here: Path) -> None:
+    (here / "alone.py").write_text(BROKEN.replace("from my_shelf import fetch", SHELF.strip()), encoding="utf-8")
+    with pytest.raises(KeyError) as crashed:
+        named("alone.py:Broken").strategy.select(None)  # type: ignore[arg-type]
+    failure = Failure.of(crashed.value)
+    assert failure.reason == "KeyError: 'missing' (alone.py, line 4)"
+    error = pickle.loads(pickle.dumps(failure)).error()
+    assert crash(error) == crash(crashed.value) == str(error)
+    assert "alone.py" in str(crash(error))
+    [note] = error.__notes__
+    assert "Traceback" in note
+    assert 'return things["missing"]' in note
+    assert str(Failure.of(DapdError("no room")).error()) == "no room"
 
 
 def test_a_crash_in_a_batch_names_the_users_own_line(here: Path) -> None:

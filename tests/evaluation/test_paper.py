@@ -81,6 +81,12 @@ def newest(out: Path, name: str, ending: str) -> Path:
     return max(out.glob(f"{name}*{ending}"), key=lambda path: path.stat().st_mtime_ns)
 
 
+def names_all_its_files(result: Result, out: Path) -> bool:
+    """Whether the last line names whatever the command wrote to its folder, the runs aside."""
+    last = result.output.splitlines()[-1].removeprefix("written: ")
+    return sorted(last.split(", ")) == sorted(str(path) for path in out.iterdir() if path.is_file())
+
+
 # --- the published numbers ---
 
 
@@ -221,6 +227,7 @@ def test_multi(data: Path, tmp_path: Path) -> None:
     assert len(figure["klass"]["behaviour"]["unmasked"][0]) == 16
     for name in ("heatmap", "segments", "trajectories_1", *(f"states_{method}" for method in numbers.MULTI)):
         assert newest(tmp_path, f"multi_{name}", ".png").stat().st_size > 5000
+    assert names_all_its_files(result, tmp_path)
     more = run("multi", data, tmp_path, "--limit", "1", "--sweep", "--only", "eb-sampler", "--no-plot")
     assert more.exit_code == 0, more.output
     assert "the most accurate of its sweep" in more.output
@@ -247,6 +254,7 @@ def test_tau_min(data: Path, tmp_path: Path) -> None:
     assert found["pairs"] == 2 * sum(n * (n - 1) for n in range(17)) == torch.tensor(found["counts"]).sum()
     assert "0.005 (tau_min)" in result.output
     assert newest(tmp_path, "tau_min", ".png").is_file()
+    assert names_all_its_files(result, tmp_path)
 
 
 def test_toy(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_whoever_dies_there_is_one_outcome_for_every_ask(tmp_path: Path) -> None
         # The worker that got the deadly ask had others at hand: they are done by the next, and it alone is given up.
         mixed: list[Any] = [*rows[:12], Deadly(), *(Call(length_of, "x" * n) for n in (3, 5))]
         outcomes = dict(processes.outcomes(mixed))
-        assert outcomes.pop(12) == Failure(f"{STRIKES} workers died on it, one after the other")
+        assert outcomes.pop(12) == Failure(f"{STRIKES} workers died on this text, one after the other")
         assert [outcomes.pop(number)[0] for number in (13, 14)] == [f"{MODEL}: {n} tokens" for n in (3, 5)]
         assert plain(outcomes) == {number: alone[number] for number in range(12)}
         assert len(told) == 1 + STRIKES

@@ -110,7 +110,7 @@ def test_workers_that_stay_answer_several_times_and_survive_a_deadly_text(cluste
         mixed = dict(team.crew.outcomes([Call(length_of, "x"), Deadly()]))
         assert mixed[0][0] == f"{MODEL}: 1 tokens"
         assert isinstance(mixed[1], Failure)
-        assert "workers died on it" in mixed[1].reason
+        assert "workers died on this text" in mixed[1].reason
 
 
 def test_a_cluster_whose_cpus_are_all_taken_is_an_error_and_no_hang(

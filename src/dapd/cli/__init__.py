@@ -63,9 +63,9 @@ def guarded(work: Callable[[], None]) -> None:
 
 def _words(error: Exception) -> str | None:
     """What the user is told of an error; None where its traceback is all that can be told."""
-    from dapd.io.own import crash
+    from dapd.io.own import CrashError, crash
 
-    if isinstance(error, DapdError):
+    if isinstance(error, DapdError) and not isinstance(error, CrashError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ("typer", "rich", "click"):
         return f"the command line needs the package {error.name!r}: pip install 'dapd[cli]'"

@@ -81,11 +81,11 @@ def paper(
         )
         report = build(table, study)
     show(console, report)
-    written = [study.file(table, ".json"), study.file(table, ".md")]
+    written = [*study.written]
     if study.is_first and report.lines:
         written += tables.save(save_table, report.as_table())
     elif study.is_first and save_table:
-        raise DapdError(f"{table} comes as text and has no single table to save; it lies in {written[1]}")
+        raise DapdError(f"{table} comes as text and has no single table to save; it lies in {study.file(table, '.md')}")
     if not no_plot and study.is_first:
         written += draw(report, study)
     console.print("written: " + ", ".join(str(path) for path in written), soft_wrap=True)

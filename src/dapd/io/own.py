@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import traceback
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import dropwhile
 from linecache import getline
@@ -30,6 +30,10 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pu
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _sources: set[str] = set()
 """The files of what was named so far, as a traceback calls them."""
+
+
+class CrashError(DapdError):
+    """Code of the user's own failed in another process, which sent this account of it (see `crash`)."""
 
 
 def is_own(name: str) -> bool:
@@ -116,10 +120,16 @@ def files() -> list[Path]:
     return [Path(str(module.__file__)) for name, module in sys.modules.items() if name.startswith(_PREFIX)]
 
 
-def read_again(paths: list[Path]) -> None:
-    """Read what another process has read: its objects can be understood then."""
+def sources() -> tuple[str, ...]:
+    """The files of whatever was named so far, modules among them."""
+    return tuple(sorted(_sources))
+
+
+def read_again(paths: Iterable[Path], sources: Iterable[str]) -> None:
+    """Read what another process has read: its objects can be understood then, and their failures told as there."""
     for path in paths:
         _from_file(path)
+    _sources.update(sources)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -173,6 +183,8 @@ def _from_path(name: str) -> ModuleType:
 
 def crash(error: BaseException) -> str | None:
     """How code of the user's own failed while it was used, with its own frames; None where none of it was running."""
+    if isinstance(error, CrashError):
+        return str(error)
     inner = list(dropwhile(lambda at: at[0].co_filename not in _sources, _places(error)))
     if not inner:
         return None

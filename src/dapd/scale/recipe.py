@@ -32,6 +32,8 @@ class Recipe:
     """The digest that the weights must have; None: it is not known."""
     own_files: tuple[Path, ...] = ()
     """Files with strategies of the user's own."""
+    own_sources: tuple[str, ...] = ()
+    """Files whose lines are told where they fail: these, and those of modules."""
     paths: tuple[str, ...] = ()
     """Where modules of the user's own are looked for."""
 
@@ -55,6 +57,7 @@ class Recipe:
             self,
             weights=fingerprint(here) if certain else None,
             own_files=tuple(path.resolve() for path in own.files()),
+            own_sources=own.sources(),
             paths=tuple(path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))),
         )
 

@@ -118,5 +118,5 @@ class SpreadLM(DiffusionLM):
 def _certain(outcome: Outcome) -> Outcome:
     """An outcome that is a result; in an evaluation every text must have one."""
     if isinstance(outcome[1], Failure):
-        raise DapdError(outcome[1].reason)
+        raise outcome[1].error()
     return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from traceback import format_exception
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from dapd.canvas import Canvas
 from dapd.decoding import Decoder, Options
 from dapd.errors import DapdError, first_line
 from dapd.generation import Completion, DiffusionLM
-from dapd.io.own import account
+from dapd.io.own import CrashError, account, crash
 from dapd.strategies import Selects
 from dapd.trace import Recorder
 
@@ -67,6 +68,25 @@ class Failure:
     """Why there is no result."""
 
     reason: str
+    """In one line."""
+    lines: str | None = None
+    """Where code of the user's own failed: the reason with its lines."""
+    traceback: str = ""
+    """The whole of it, from the process where it happened."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        told = "".join(format_exception(error))
+        if isinstance(error, DapdError):
+            return cls(first_line(error), traceback=told)
+        return cls(account(error), crash(error), told)
+
+    def error(self) -> DapdError:
+        """The same as an exception; what happened in another process stands in its traceback, too."""
+        error = DapdError(self.reason) if self.lines is None else CrashError(self.lines)
+        if self.traceback:
+            error.add_note(self.traceback)
+        return error
 
 
 Outcome = tuple[int, Any]
@@ -148,4 +168,4 @@ def _failure(error: Exception) -> Failure:
     better, so it ends the worker instead."""
     if isinstance(error, torch.AcceleratorError):
         raise error
-    return Failure(first_line(error) if isinstance(error, DapdError) else account(error))
+    return Failure.of(error)

@@ -70,7 +70,7 @@ class Processes:
                         suspects.append(number)
                         continue
                     unfinished -= 1
-                    yield number, Failure(f"{STRIKES} workers died on it, one after the other")
+                    yield number, Failure(f"{STRIKES} workers died on this text, one after the other")
                 while member.inbox:
                     unfinished -= 1
                     yield member.inbox.popleft()
@@ -197,7 +197,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader ends its workers
     line = Connection(descriptor)
     recipe: Recipe = pickle.loads(line.recv_bytes())
-    own.read_again(list(recipe.own_files))
+    own.read_again(recipe.own_files, recipe.own_sources)
     inbox: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(line, inbox), daemon=True).start()
     if recipe.device == "cpu":

@@ -19,7 +19,7 @@ from dapd.evaluation.multi_question.questions import BUNDLES, SEED
 from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH, Cell
 from dapd.evaluation.paper.report import Line, Report
-from dapd.evaluation.paper.study import Study, write_json
+from dapd.evaluation.paper.study import Study
 from dapd.settings import Setting, describe
 
 FIGURE = "multi_behaviour"
@@ -44,8 +44,7 @@ def multi(study: Study) -> Report:
             notes.append(f"{numbers.TITLES[method]}: the most accurate of its sweep is {describe(setting.strategy)}.")
     if not study.scope.sweep:
         notes.append("Baselines at values within the paper's sweeps, which does not name the best: --sweep runs all.")
-    if study.is_first:
-        write_json(study.file(FIGURE, ".json"), as_json(results))
+    study.write_json(FIGURE, as_json(results))
     lines = [_line(method, result, study.scope.scaled(LENGTH)) for method, result in results.items()]
     return Report("multi", numbers.LABELS["multi"], tuple(lines), (*study.notes(), *notes))
 

@@ -79,6 +79,8 @@ class Study:
     confirm_unsafe_code: bool = False
     tell: Callable[[str], None] = lambda text: None
     progress: Callable[[int], None] = lambda n: None
+    written: list[Path] = field(default_factory=list)
+    """The files that reports and figures' data went to so far."""
 
     def __post_init__(self) -> None:
         if self.settings not in ("auto", *numbers.MAIN):
@@ -139,6 +141,15 @@ class Study:
         """Where a report or a figure's data go."""
         return self.out / f"{name}{self.scope.suffix}{ending}"
 
+    def write(self, name: str, ending: str, text: str) -> None:
+        """Write a report or a figure's data, if it is this process that does."""
+        if self.is_first:
+            make_folder(self.out)
+            self.written.append(write_text(self.file(name, ending), text))
+
+    def write_json(self, name: str, content: object) -> None:
+        self.write(name, ".json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
     def data(self, name: str) -> Path | None:
         """The folder of one data set: below the one that the user named, or that one itself."""
         if self.data_dir is None:
@@ -160,9 +171,3 @@ class Study:
         if self.model.name.startswith("random:"):
             out.append("The weights are random: this shows that everything runs, and nothing else.")
         return out
-
-
-def write_json(path: Path, content: object) -> Path:
-    """A JSON file, in a folder that is made for it."""
-    make_folder(path.parent)
-    return write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -11,9 +11,8 @@ from dapd.evaluation.paper import cells, numbers
 from dapd.evaluation.paper.bench import parallelbench
 from dapd.evaluation.paper.multi import multi
 from dapd.evaluation.paper.report import MEASURES, Line, Report
-from dapd.evaluation.paper.study import Study, write_json
+from dapd.evaluation.paper.study import Study
 from dapd.evaluation.paper.tau_min import tau_min
-from dapd.io.files import write_text
 from dapd.mrf import report as mrf
 from dapd.mrf.storage import SHIPPED, load_run
 
@@ -86,7 +85,6 @@ def build(table: str, study: Study) -> Report:
     if table in WHOLE and study.scope.only:
         raise DapdError(f"the table {table} is run as a whole; leave out --only")
     report = TABLES[table](study)
-    if study.is_first:
-        write_json(study.file(table, ".json"), report.to_json())
-        write_text(study.file(table, ".md"), report.to_markdown())
+    study.write_json(table, report.to_json())
+    study.write(table, ".md", report.to_markdown())
     return report

@@ -12,7 +12,7 @@ from dapd.evaluation.paper import numbers
 from dapd.evaluation.paper.cells import LENGTH
 from dapd.evaluation.paper.multi import ask_all
 from dapd.evaluation.paper.report import Report
-from dapd.evaluation.paper.study import Study, write_json
+from dapd.evaluation.paper.study import Study
 from dapd.evaluation.runs import Record, Run
 from dapd.generation import Completion
 from dapd.settings import Setting
@@ -41,9 +41,8 @@ def tau_min(study: Study) -> Report:
     total = max(1, int(counts.sum()))
     shares = {f"{limit:g}": int(n) / total for limit, n in zip(THRESHOLDS, below, strict=True)}
     chosen = numbers.TAU_MIN[study.family]
-    if study.is_first:
-        figure = {"tau_min": chosen, "lowest": LOWEST, "counts": counts.tolist(), "pairs": total, "share_below": shares}
-        write_json(study.file(FIGURE, ".json"), figure)
+    figure = {"tau_min": chosen, "lowest": LOWEST, "counts": counts.tolist(), "pairs": total, "share_below": shares}
+    study.write_json(FIGURE, figure)
     text = [f"{total} ordered pairs of masked positions in {len(records)} decodings, step by step", ""]
     text += ["| normalised edge score below | share of pairs, % |", "|---:|---:|"]
     for limit, share in shares.items():
