@@ -25,7 +25,7 @@ from dapd.viewer.report import write_report
 
 OUT = Path("demo")
 TASK, NUMBER = "quiz-5", 0
-"""Which test prompt is asked: the first one, which is like most of them (docs/lab.md has the means)."""
+"""Which test prompt is asked: the first one. docs/lab.md has the means over many."""
 WATCHED = {
     "dapd-direct": "DAPD, the whole text at once",
     "fast-dllm:block_length=96": "Fast-dLLM in two blocks, its best setting",
