@@ -20,6 +20,7 @@ SETTINGS = [
     {"block_length": 8, "reuse": "prefix"},
     {"block_length": 8, "reuse": "dual", "refresh": 2},
     {"reuse": "settled", "settle": 2},
+    {"eos_run": 0.5},
     {"eos": "ban"},
     {"temperature": 0.7, "seed": 5},
     {"temperature": 1.0, "top_p": 0.9, "top_k": 20},
