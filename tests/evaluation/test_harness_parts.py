@@ -1,8 +1,10 @@
 """The parts of the harness: prompts, likelihoods, code, guarded scorers, local files, options."""
 
+import importlib
 import itertools
 import json
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 
 import dapd
 from dapd.errors import DapdError
-from dapd.evaluation.harness.code import CodeEval, CodeLimits, limited, pass_at
+from dapd.evaluation.harness.code import CodeEval, CodeLimits, limited, local_code_eval, pass_at
 from dapd.evaluation.harness.data import GSM8K, IFEVAL, MBPP
 from dapd.evaluation.harness.likelihood import log_likelihood
 from dapd.evaluation.harness.options import EvalOptions, configured
@@ -149,6 +151,24 @@ def test_pass_at_k_by_counting() -> None:
         assert math.isclose(pass_at(k, total, passed), share)
     with pytest.raises(DapdError, match="pass@10 needs 10 candidates"):
         pass_at(10, 1, 0)
+
+
+def test_the_library_of_metrics_is_imported_for_those_of_the_hub_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evaluate.py").write_text("VERSION = 3\nload = lambda name: f'{name} of the hub'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "evaluate", None)  # whatever is there comes back after the test
+    del sys.modules["evaluate"]
+    with local_code_eval():
+        assert isinstance(importlib.import_module("evaluate").load("code_eval"), CodeEval)
+    assert "evaluate" not in sys.modules, "nobody needed it"
+    with local_code_eval():
+        metrics = importlib.import_module("evaluate")
+        assert metrics.load("bleu") == "bleu of the hub"
+        assert metrics.VERSION == 3
+        assert isinstance(metrics.load("code_eval"), CodeEval)
+    assert importlib.import_module("evaluate").load("code_eval") == "code_eval of the hub"
 
 
 def test_a_scorer_that_hangs_is_given_up_and_the_next_answer_is_scored() -> None:

@@ -185,6 +185,7 @@ def environment() -> Record:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from dapd.errors import DapdError
@@ -66,18 +70,40 @@ def pass_at(k: int, total: int, passed: int) -> float:
     return 1.0 - math.prod(1.0 - k / n for n in range(total - passed + 1, total + 1))
 
 
+class Metrics(ModuleType):
+    """Stands in for the hub's library of metrics, which takes seconds to import: the code metric is ours, and the
+    library itself is imported when it is asked for anything else."""
+
+    NAME = "evaluate"
+
+    def __init__(self) -> None:
+        super().__init__(self.NAME)
+        self.__spec__ = find_spec(self.NAME)
+        if self.__spec__ is None:
+            raise ModuleNotFoundError(f"No module named {self.NAME!r}")
+        self.library = sys.modules.get(self.NAME)
+
+    def load(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return CodeEval() if name == "code_eval" else self.__getattr__("load")(name, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.library is None:
+            del sys.modules[self.NAME]
+            try:
+                self.library = import_module(self.NAME)
+            finally:
+                sys.modules[self.NAME] = self
+        return getattr(self.library, name)
+
+
 @contextlib.contextmanager
 def local_code_eval() -> Iterator[None]:
     """Inside, loading the hub's code metric gives ours."""
-    import evaluate
-
-    fetch = evaluate.load
-
-    def load(name: str, *args: Any, **kwargs: Any) -> Any:
-        return CodeEval() if name == "code_eval" else fetch(name, *args, **kwargs)
-
-    evaluate.load = load
+    metrics = Metrics()
+    sys.modules[metrics.NAME] = metrics
     try:
         yield
     finally:
-        evaluate.load = fetch
+        del sys.modules[metrics.NAME]
+        if metrics.library is not None:
+            sys.modules[metrics.NAME] = metrics.library

@@ -98,7 +98,6 @@ def _config(name: str, options: EvalOptions) -> dict[str, Any]:
             "(best inside a container)"
         )
     try:
-        # The library of the code metric takes seconds to import: only tasks that run code need it.
         with local_code_eval() if runs_code else contextlib.nullcontext():
             config: dict[str, Any] = load_yaml(path, resolve_func=True)
     except (ImportError, AssertionError) as error:
