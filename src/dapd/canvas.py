@@ -31,7 +31,9 @@ class Canvas:
     def blank(cls, prompt: Sequence[int], n_new: int, *, mask_id: int, closing: Sequence[int] = ()) -> Canvas:
         """A prompt followed by `n_new` masks, and by what closes a text where the model was trained on closed texts.
 
-        Masks inside the prompt are filled too, with the first block; `DiffusionLM` lets no such prompt through.
+        Masks inside the prompt are filled too, with the first block: whoever names the mask's id means it, and reads
+        them in the filled canvas. `DiffusionLM` takes prompts from people, in whose words a mask is a mistake that
+        would change the question, and lets none through.
         """
         if n_new < 1:
             raise DapdError(f"max_new_tokens is {n_new}; it must be at least 1")

@@ -139,6 +139,16 @@ def test_folders_that_cannot_be_made(file: Path, command: str, below: bool) -> N
     assert "cannot make the folder" in fails(main, "mrf", *command.split(), "--device", "cpu", "--out", out)
 
 
+@pytest.mark.parametrize("wrong", ["--out", "--run"])
+def test_a_training_whose_folders_cannot_be_made_is_not_begun(
+    file: Path, tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dapd.lab.train.Trainer", lambda *_: pytest.fail("it was begun"))
+    folders = {"--out": tmp_path / "out", "--run": tmp_path / "run", wrong: file / "below"}
+    words = [word for pair in folders.items() for word in pair]
+    assert f"cannot make the folder {file / 'below'}" in fails(main, "lab", "train", *words)
+
+
 @pytest.mark.parametrize("name", ["results.json", "report.md"])
 def test_a_report_that_could_not_be_written_is_not_begun(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +341,27 @@ def test_kill_and_resume_by_command(tmp_path: Path) -> None:
     a, b = (load_network(tmp_path / name) for name in ("a", "b"))
     for left, right in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+def test_whoever_interrupts_a_training_is_told_how_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = ["layers=1", "width=32", "heads=2", "mlp=64", "rows=100", "workers=1", "tokens=400", "tasks=shuffle"]
+    changes += ["compile=false", "device=cpu", "save_every=2"]
+    options = ["train", *(word for change in changes for word in ("--set", change))]
+    folders = ["--out", str(tmp_path / "out"), "--run", str(tmp_path / "run")]
+    step = Trainer.step
+
+    def interrupted(trainer: Trainer, last: int) -> torch.Tensor:
+        if trainer.state.step == last:
+            raise KeyboardInterrupt
+        return step(trainer)
+
+    for last, told in ((1, "no state was saved yet"), (3, "--resume goes on from the last state that was saved")):
+        monkeypatch.setattr(Trainer, "step", partialmethod(interrupted, last))
+        result = CliRunner().invoke(app, [*options, *folders])
+        assert (result.exit_code, told in result.stderr) == (130, True), result.output
+    (tmp_path / "run" / STATE).write_bytes(b"half of a state")
+    refused = CliRunner().invoke(app, [*options, *folders, "--resume"])
+    assert "delete it to train from the start" in str(refused.exception)
 
 
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_unknown_shape_names_the_nearest():
     [
         ({"n_layers": 0}, "n_layers is 0"),
         ({"n_heads": 5}, "5 heads"),
-        ({"d_model": 36, "n_heads": 4, "n_kv_heads": 4}, "even"),
+        ({"d_model": 36, "n_heads": 4, "n_kv_heads": 4}, "width 36 over 4 heads must give an even"),
         ({"n_kv_heads": 3}, "key-value heads"),
         ({"max_length": 0}, "max_length"),
         ({"profile": Profile(mask_id=61, eos_id=1, pad_id=1)}, "mask_id is 61"),

@@ -133,12 +133,25 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path):
 
 def test_a_run_directory_of_another_configuration_is_refused(tmp_path):
     list(train(small(4), tmp_path / "run", Execution()))
-    with pytest.raises(DapdError, match=r"another configuration \(it differs in batch\)"):
-        list(train(small(4, batch=8), tmp_path / "run", Execution()))
+    for other, names in (
+        (small(4, batch=8), "batch"),
+        (small(4, variants=replicate(small(4).variants[0], 3)), "models"),
+        (small(4, variants=(Variant(7, dropout=0.5),) * small(4).n_models), "seed, dropout"),
+        (dataclasses.replace(small(4), shape=Shape(n_layers=3, width=16, n_heads=2)), "layers"),
+    ):
+        with pytest.raises(DapdError, match=rf"another configuration \(it differs in {names}\): give another folder"):
+            list(train(other, tmp_path / "run", Execution()))
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "file").write_text("")
     with pytest.raises(DapdError, match="not empty"):
         list(train(small(4), tmp_path / "foreign", Execution()))
+
+
+def test_whoever_interrupts_a_training_is_told_that_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("dapd.cli.mrf.train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = CliRunner().invoke(app, ["train", "--models", "1", "--out", str(tmp_path), "--device", "cpu"])
+    assert result.exit_code == 130
+    assert result.stderr == "note: interrupted; the same command goes on from here\n"
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):

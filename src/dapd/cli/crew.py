@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -30,12 +30,12 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
-    """Inside, whoever interrupts the work is told that what is done is kept."""
+def resumable(how: Callable[[], str] = lambda: "the same command goes on from here") -> Iterator[None]:
+    """Inside, whoever interrupts the work is told how it goes on."""
     try:
         yield
     except KeyboardInterrupt:
-        note("interrupted; the same command goes on from here")
+        note(f"interrupted; {how()}")
         raise
 
 

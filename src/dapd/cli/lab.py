@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dapd.cli import tables
+from dapd.cli import crew, tables
 from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError, unknown
+from dapd.io.files import check_writable, make_folder, write_text
 from dapd.io.table import Table
 from dapd.io.wording import plural
 from dapd.lab import tasks
@@ -104,10 +105,12 @@ def train(
     from dapd.lab.train import RECORD, STATE, Trainer
 
     settings = with_values(TrainSettings(), [f"minutes={minutes}", f"seed={seed}", *(change or ())])
-    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run)
+    check_writable(make_folder(out) / RECORD)
     _claim(run, settings, resume, STATE)
-    trainer = Trainer(settings, run, _report, started)
-    finished = trainer.run(60 * stop or math.inf)
+    with crew.resumable(lambda: _way_on(run / STATE)):
+        trainer = Trainer(settings, run, _report, started)
+        finished = trainer.run(60 * stop or math.inf)
     record = trainer.record()
     trainer.export(out)
     record["sha256"] = checksums(out)
@@ -136,8 +139,15 @@ def _claim(run: Path, settings: TrainSettings, resume: bool, state: str) -> None
     _write(kept, wanted)
 
 
+def _way_on(state: Path) -> str:
+    """How a run goes on that was interrupted."""
+    if state.is_file():
+        return "the same command with --resume goes on from the last state that was saved"
+    return "no state was saved yet (save_every), so that the same command begins anew"
+
+
 def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def _report(record: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dapd.cli import crew
 from dapd.cli.models import calm_threads
 from dapd.errors import DapdError
 from dapd.io.files import check_writable, make_folder
@@ -99,9 +100,10 @@ def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
         models = plural(recipe.n_models, "model")
         console.print(f"No GPU in use: {models} on the CPU; the first steps tell how long it takes.")
     last = None
-    for last in train(recipe, out, execution):
-        if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:
-            console.print(describe(last))
+    with crew.resumable():
+        for last in train(recipe, out, execution):
+            if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:
+                console.print(describe(last))
     console.print(f"{out}: {'finished' if last else 'was finished already'}")
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.io.files import make_folder, replacing, write_text
 from dapd.lab.settings import LENGTHS, TrainSettings
 from dapd.lab.tokenizer import LabTokenizer
 from dapd.models import llada
@@ -84,11 +85,11 @@ def network_config(settings: TrainSettings, tokenizer: LabTokenizer) -> Transfor
 
 def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor], tokenizer: LabTokenizer) -> None:
     """Write a checkpoint folder. `weights` go by the network's own names."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for old in (*folder.glob("model*.safetensors"), folder / INDEX):
         old.unlink(missing_ok=True)
     config = json.dumps(llada_config(settings, tokenizer), indent=2, sort_keys=True)
-    (folder / "config.json").write_text(config + "\n", encoding="utf-8")
+    write_text(folder / "config.json", config + "\n")
     tokenizer.save(folder)
     parts = unfused(network_config(settings, tokenizer), weights)
     # Copies: a file cannot hold two tensors that share their memory.
@@ -97,15 +98,20 @@ def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor],
     }
     shards = _shards({name: tensor.contiguous() for name, tensor in renamed.items()})
     if len(shards) == 1:
-        save_file(shards[0], folder / "model.safetensors", {"format": "pt"})
+        _save(shards[0], folder / "model.safetensors")
         return
     names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, {"format": "pt"})
+        _save(shard, folder / name)
     total = sum(tensor.nbytes for tensor in renamed.values())
     where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / INDEX, json.dumps(index, indent=2) + "\n")
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    with replacing(path) as draft:
+        save_file(tensors, draft, {"format": "pt"})
 
 
 @torch.no_grad()

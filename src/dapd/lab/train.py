@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, first_line
+from dapd.io.files import replacing, write_bytes, write_text, writing
 from dapd.kernels.cuda_graph import capture
 from dapd.lab.checkpoint import export, network_config, start_from
 from dapd.lab.data import PoolMaker, Rows, held_out, typical
@@ -82,15 +82,19 @@ class State:
             "step": self.step,
             "seconds": self.seconds,
         }
-        torch.save(content, folder / f"{STATE}.tmp")
-        os.replace(folder / f"{STATE}.tmp", folder / STATE)
+        with replacing(folder / STATE) as draft:
+            torch.save(content, draft)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Go back to a saved state."""
-        content = torch.load(folder / STATE, map_location=self.network.device, weights_only=True)
+        path = folder / STATE
+        try:
+            content = torch.load(path, map_location=self.network.device, weights_only=True)
+        except Exception as error:  # torch has no common class for what a damaged file runs into
+            raise DapdError(f"{path} is damaged ({first_line(error)}): delete it to train from the start") from None
         if content.get("weights", {}).keys() != self.weights.keys():
-            raise DapdError(f"{folder / STATE} was written by another version of dapd: start the training again")
+            raise DapdError(f"{path} was written by another version of dapd: start the training again")
         for mine, kept in zip(self.weights.values(), content["weights"].values(), strict=True):
             mine.copy_(kept)
         self.average = content["average"]
@@ -265,7 +269,8 @@ class Trainer:
 
     def note(self, **record: Any) -> None:
         record = {"step": self.state.step, **record}
-        with (self.folder / LOG).open("a", encoding="utf-8") as log:
+        path = self.folder / LOG
+        with writing(path), path.open("a", encoding="utf-8") as log:
             log.write(json.dumps(record) + "\n")
         self.report(record)
 
@@ -274,7 +279,7 @@ class Trainer:
         path = self.folder / LOG
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         kept = [line for line in lines if _step_of(line) <= self.state.step] if self.state.step else []
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        write_text(path, "".join(f"{line}\n" for line in kept))
 
     def _compile(self) -> None:
         """Compile a layer, once for each row length: all layers share the code, which keeps this short.
@@ -397,7 +402,7 @@ class Trainer:
         weights = dict(self.state.network.named_parameters())
         averaged = dict(zip(self.state.weights, self.state.average, strict=True))
         export(folder, self.settings, {**weights, **averaged}, self.tokenizer)
-        (folder / LOG).write_bytes((self.folder / LOG).read_bytes())
+        write_bytes(folder / LOG, (self.folder / LOG).read_bytes())
 
     def record(self) -> dict[str, Any]:
         """What to keep beside the weights: the settings, where and how long it ran."""

@@ -56,7 +56,7 @@ class TransformerConfig:
             if not isinstance(getattr(self, name), int | float) or getattr(self, name) <= 0:
                 raise DapdError(f"{name} is {getattr(self, name)!r}; it must be a number above 0")
         if self.d_model % self.n_heads or self.head_dim % 2:
-            raise DapdError(f"d_model {self.d_model} over {self.n_heads} heads must give an even whole head size")
+            raise DapdError(f"width {self.d_model} over {self.n_heads} heads must give an even whole head size")
         if self.n_heads % self.n_kv_heads:
             raise DapdError(f"{self.n_heads} heads cannot share {self.n_kv_heads} key-value heads evenly")
         self.profile.check(self.vocab_size)

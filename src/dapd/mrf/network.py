@@ -53,7 +53,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.n_layers < 1 or self.n_heads < 1:
-            raise DapdError(f"n_layers is {self.n_layers} and n_heads {self.n_heads}; both must be at least 1")
+            raise DapdError(f"layers is {self.n_layers} and heads {self.n_heads}; both must be at least 1")
         if self.width < 1 or self.width % (2 * self.n_heads):
             raise DapdError(f"width {self.width} must be a multiple of twice the number of heads ({self.n_heads})")
 

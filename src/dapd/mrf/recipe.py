@@ -110,6 +110,12 @@ class Recipe:
     def n_models(self) -> int:
         return len(self.variants)
 
+    def options(self) -> dict[str, Any]:
+        """What the recipe is made of, by the names of the options of `dapd mrf train`; its models differ in the seed
+        alone there, and the first one speaks for all."""
+        parts = {**vars(self), **vars(self.shape), **vars(self.variants[0]), "models": self.n_models}
+        return {name.removeprefix("n_"): value for name, value in parts.items() if name not in ("shape", "variants")}
+
     def rate_at(self, step: int) -> float:
         """The learning rate of step 0, 1, ..."""
         if step < self.warmup:

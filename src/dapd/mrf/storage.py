@@ -39,11 +39,12 @@ def open_run(folder: Path, recipe: Recipe) -> None:
             raise DapdError(f"{folder} is not empty and holds no recipe.json: give another run directory")
         write_text(config, json.dumps(to_json(recipe), indent=1) + "\n")
         return
-    old, new = read_json(config), to_json(recipe)
-    if old != new:
-        changed = [name for name in new if old.get(name) != new[name]]
+    old = from_json(read_json(config))
+    if old != recipe:
+        asked, there = recipe.options(), old.options()
+        changed = [name for name in asked if there[name] != asked[name]] or ["models"]
         raise DapdError(
-            f"{folder} belongs to another configuration (it differs in {', '.join(changed)}): give another one"
+            f"{folder} belongs to another configuration (it differs in {', '.join(changed)}): give another folder"
         )
 
 
