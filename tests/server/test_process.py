@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from cli.test_mistakes import fails
 from dapd.cli import main
+from dapd.server import Config
 from server.helpers_server import events, until
 
 
@@ -81,13 +83,34 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(more, monkeypat
     assert f"cannot listen at 127.0.0.1, port {port}: address already in use; choose another --port" in line
 
 
-def test_it_says_that_ctrl_c_ends_it(process):
-    running, _ = process
-    running.send_signal(signal.SIGINT)
-    assert running.wait(30) in (0, 130, -signal.SIGINT)
-    said = running.stderr.read()
-    assert "(Ctrl-C ends it)" in said
-    assert "Traceback" not in said
+def test_ctrl_c_ends_it_and_whoever_waits_is_told_so():
+    """Also that it says where it listens, on whatever port it got, and not before it does."""
+    command = [sys.executable, "-m", "dapd", "serve", "-m", "random:tiny-llada", "--port", "0", "--device", "cpu"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    [address] = re.findall(r"at (http://127\.0\.0\.1:[1-9]\d*) \(Ctrl-C ends it\)", running.stderr.readline())
+    body = {"model": "random:tiny-llada", "prompt": "x", "max_tokens": 1000, "strategy": "original", "eos": "ban"}
+    with httpx.Client(base_url=address, timeout=60) as client, ThreadPoolExecutor(2) as pool:
+        try:
+            asked = [
+                pool.submit(client.post, "/v1/completions", json={**body, "n": 4, "temperature": 1.0, "stream": stream})
+                for stream in (True, False)
+            ]
+            until(lambda: "dapd:rows 8.0" in client.get("/metrics").text)
+            running.send_signal(signal.SIGINT)
+            stream, whole = (one.result() for one in asked)
+            assert running.wait(30) == 0
+        finally:
+            running.kill()
+    assert stream.text.endswith("\n\n")
+    assert "shutting down" in stream.text.splitlines()[-2]
+    assert (whole.status_code, "shutting down" in whole.text) == (503, True)
+    assert running.stderr.read() == ""
+
+
+def test_the_address_of_a_server():
+    assert Config("::1", 8000).url() == "http://[::1]:8000"
+    assert Config(port=0).url(4321) == "http://127.0.0.1:4321"
+    assert "replicas share a port" in fails(main, "serve", "-m", "random:tiny-llada", "--port", 0, "--replicas", 1)
 
 
 @pytest.mark.parametrize("process", [["--drain-seconds", "1", "--name", "mine"]], indirect=True)

@@ -20,7 +20,7 @@ def serve(
         str | None, typer.Option(help="What clients call the model; default: its name, of a folder the last part.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs API keys.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="The port; 0: any that is free.", min=0, max=65535)] = 8000,
     keys: Annotated[
         Path | None, typer.Option(help="A file with API keys, one in each line; or set DAPD_API_KEYS.")
     ] = None,
@@ -66,6 +66,8 @@ def serve(
     if address is None:  # the proxies of a running cluster have ports of their own
         config.check_free()
     if replicas is not None:
+        if port == 0:
+            raise DapdError("--port is 0; replicas share a port that is known beforehand")
         from dapd.scale.recipe import Recipe
         from dapd.scale.replicas import Fleet, serve_replicas
 
@@ -77,8 +79,7 @@ def serve(
             "--max-replicas and --address are for several replicas; say with how many to begin: --replicas 2"
         )
     lm = opened(model, device, dtype, fp8=fp8)
-    tell(f"{config.public_name(lm.name)} on {lm.network.device}, at http://{host}:{port} (Ctrl-C ends it)")
-    serve_alone(lm, config)
+    serve_alone(lm, config, tell)
 
 
 def tell(text: str) -> None:

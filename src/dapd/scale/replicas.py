@@ -96,9 +96,8 @@ def serve_replicas(
         ended = threading.Event()
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, lambda *_: ended.set())
-        where = f"http://{config.host}:{config.port}"
         name = config.public_name(recipe.model)
-        tell(f"{name} on {cluster.device(recipe)}, {fleet.said}, at {where} (Ctrl-C ends it)")
+        tell(f"{name} on {cluster.device(recipe)}, {fleet.said}, at {config.url()} (Ctrl-C ends it)")
         ended.wait()
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, signal.SIG_DFL)  # a second signal ends it at once

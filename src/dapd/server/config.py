@@ -86,6 +86,11 @@ class Config:
                 f"cannot listen at {self.host}, port {self.port}: {why}; choose another --port or --host"
             ) from None
 
+    def url(self, port: int | None = None) -> str:
+        """Where clients find the server; `port` is the one it got, where it was free to take any."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port if port is None else port}"
+
     @property
     def is_local(self) -> bool:
         return self.host in LOOPBACK

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
+from socket import socket
 from types import FrameType
 
 import uvicorn
@@ -17,31 +19,43 @@ CONNECTIONS = 1024
 
 
 class DrainingServer(uvicorn.Server):
-    """Keeps answering /ready and running requests while the engine drains; a second signal ends it at once."""
+    """Keeps answering /ready and running requests while the engine drains. Ctrl-C, or a second signal, gives running
+    requests no more time, and one signal more ends it without a word to them."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, drain_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, engine: Engine, drain_seconds: float, listening: Callable[[int], None]
+    ) -> None:
         super().__init__(config)
         self.engine = engine
-        self.drain_seconds = drain_seconds
+        self.patience = drain_seconds
+        self.listening = listening
+        """Called with the port as soon as clients are answered."""
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.listening(self.servers[0].sockets[0].getsockname()[1])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.engine.draining or sig == signal.SIGINT:
-            super().handle_exit(sig, frame)
-            return
-        self.engine.drain()
-        asyncio.get_event_loop().create_task(self._end_when_idle())
+        if sig == signal.SIGINT or self.engine.draining:
+            if not self.patience:
+                super().handle_exit(sig, frame)
+            self.patience = 0.0
+        if not self.engine.draining:
+            self.engine.drain()
+            asyncio.get_event_loop().create_task(self._end_when_idle())
 
     async def _end_when_idle(self) -> None:
-        end = asyncio.get_running_loop().time() + self.drain_seconds
-        while not self.engine.idle and asyncio.get_running_loop().time() < end:
+        began = asyncio.get_running_loop().time()
+        while not self.engine.idle and asyncio.get_running_loop().time() < began + self.patience:
             await asyncio.sleep(0.05)
         # Those whose time is over are told so, before their connections are closed.
         await asyncio.to_thread(self.engine.stop)
         self.should_exit = True
 
 
-def serve(lm: DiffusionLM, config: Config) -> None:
-    """Serve a model until a signal ends it."""
+def serve(lm: DiffusionLM, config: Config, tell: Callable[[str], None] = lambda text: None) -> None:
+    """Serve a model until a signal ends it; `tell` hears where, as soon as it answers."""
     engine = Engine(lm, config.limits)
     settings = uvicorn.Config(
         make_app(lm, engine, config),
@@ -53,4 +67,8 @@ def serve(lm: DiffusionLM, config: Config) -> None:
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=5,
     )
-    DrainingServer(settings, engine, config.limits.drain_seconds).run()
+
+    def listening(port: int) -> None:
+        tell(f"{lm.name} on {lm.network.device}, at {config.url(port)} (Ctrl-C ends it)")
+
+    DrainingServer(settings, engine, config.limits.drain_seconds, listening).run()
