@@ -106,8 +106,8 @@ def train(
 
     settings = with_values(TrainSettings(), [f"minutes={minutes}", f"seed={seed}", *(change or ())])
     make_folder(run)
-    check_writable(make_folder(out) / RECORD)
     _claim(run, settings, resume, STATE)
+    check_writable(make_folder(out) / RECORD)
     with crew.resumable(lambda: _way_on(run / STATE)):
         trainer = Trainer(settings, run, _report, started)
         finished = trainer.run(60 * stop or math.inf)
