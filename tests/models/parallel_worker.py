@@ -1,20 +1,14 @@
-"""What a network shows of itself, in one process or as one of several: `torchrun ... parallel_worker.py FOLDER`.
-
-A command of `dapd` may follow, which the same processes run: to start them takes longer than all that they do.
-"""
+"""What a network shows of itself, in one process or as one of several: `torchrun ... parallel_worker.py FOLDER`."""
 
 from __future__ import annotations
 
-import atexit
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from dapd import cli
 from dapd.canvas import Canvas
 from dapd.decoding import Options, decode
 from dapd.decoding.sampling import Sampling
@@ -59,10 +53,11 @@ def shown(network: Transformer) -> dict[str, Any]:
     }
 
 
-def show(folder: Path) -> None:
+def main() -> None:
     from dapd.errors import DapdError
     from dapd.models.parallel import join
 
+    folder = Path(sys.argv[1])
     mesh, _ = join(torch.device("cpu"))
     found: dict[str, Any] = {name: shown(load_network(folder / name, mesh=mesh)) for name in STORED}
     network = random(CONFIGS["llada"], sharpness=SHARP, mesh=mesh)
@@ -78,13 +73,8 @@ def show(folder: Path) -> None:
         except DapdError as error:
             found[what] = str(error)
     torch.save(found, folder / f"{mesh.get_local_rank()}.pt")
-    atexit.unregister(dist.destroy_process_group)
-    dist.destroy_process_group()  # the command makes a group of its own
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, *command = sys.argv[1:]
-    show(Path(folder))
-    sys.argv = ["dapd", *command]
-    cli.main()
+    main()

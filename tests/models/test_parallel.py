@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +20,6 @@ from helpers_models import CONFIGS, build, write_checkpoint
 from models.parallel_worker import RUNS, SHARP, STORED, shown
 
 pytestmark = pytest.mark.slow
-QUESTION = "Shuffle the list: Nora, Cyrus, Luca"
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -49,30 +46,14 @@ def alone(networks):
     return {name: shown(network) for name, network in networks.items()}
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What two processes showed of themselves, and what a command printed that they ran."""
-
-    ranks: list[dict[str, Any]]
-    said: str
-    trace: Path
-
-
 @pytest.fixture(scope="module")
-def both(tmp_path_factory, networks) -> Seen:
+def ranks(tmp_path_factory, networks):
+    """What each of two processes saw."""
     folder = tmp_path_factory.mktemp("parallel")
     for name in STORED:
         write_checkpoint(folder / name, networks[name], shards=2)
-    trace = folder / "trace.jsonl"
-    command = ["generate", QUESTION, "-m", "lab", "--device", "cpu", "--json", "--trace", str(trace)]
-    said = torchrun(str(TESTS / "models" / "parallel_worker.py"), str(folder), *command, "--tensor-parallel")
-    return Seen([torch.load(folder / f"{rank}.pt") for rank in range(2)], said, trace)
-
-
-@pytest.fixture(scope="module")
-def ranks(both):
-    """What each of two processes saw."""
-    return both.ranks
+    torchrun(str(TESTS / "models" / "parallel_worker.py"), str(folder))
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
 def sharp(network):
@@ -128,11 +109,14 @@ def test_standard_input_is_not_shared(monkeypatch):
     assert "give it as an argument or with --file" in str(done.exception)
 
 
-def test_the_command_answers_once(both):
-    [line] = both.said.splitlines()
+def test_the_command_answers_once(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    command = ["generate", "Shuffle the list: Nora, Cyrus, Luca", "-m", "lab", "--device", "cpu", "--json"]
+    said = torchrun("-m", "dapd", *command, "--trace", str(trace), "--tensor-parallel")
+    [line] = said.splitlines()
     answer = json.loads(line)
     lm = dapd.load("lab", device="cpu")
-    alone = lm.generate(lm.question(QUESTION), max_new_tokens=32, early_stop=True)
+    alone = lm.generate(lm.question("Shuffle the list: Nora, Cyrus, Luca"), max_new_tokens=32, early_stop=True)
     assert sorted(answer["text"].split(", ")) == ["Cyrus", "Luca", "Nora"]
     assert (answer["text"], answer["ids"], answer["nfe"]) == (alone.text, alone.ids, alone.nfe)
-    assert len(both.trace.read_text().splitlines()) > 1
+    assert len(trace.read_text().splitlines()) > 1
