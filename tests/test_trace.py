@@ -23,7 +23,19 @@ def step(index, canvas, window, commit, token, *, tail=None, edges=None):
         tail = torch.tensor(tail, dtype=torch.bool)
         after = after.commit(slice(0, after.length), tail, torch.full_like(after.tokens, EOS))
     confidence = token.float() / 10
-    return Step(0, index, window, commit, token, confidence, tail, edges, after, 0.25 * (index + 1), 0.125)
+    return Step(
+        row=0,
+        index=index,
+        window=window,
+        commit=commit,
+        token=token,
+        confidence=confidence,
+        tail=tail,
+        edges=edges,
+        canvas=after,
+        seconds=0.25 * (index + 1),
+        compute_seconds=0.125,
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Step
-from dapd.decoding.row import Top
+from dapd.decoding.step import Top
 from dapd.errors import DapdError
 from dapd.io.files import parse_json, write_text
 

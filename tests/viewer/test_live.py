@@ -43,7 +43,19 @@ def step(lm, tokens: list[int | None], commit: list[int], index: int = 0) -> Ste
     token = torch.tensor([0 if t is None else t for t in tokens])
     chosen = torch.tensor([i in commit for i in range(len(tokens))])
     after = canvas.commit(window, known, token)
-    return Step(0, index, window, chosen, token, torch.ones(len(tokens)), None, None, after, 0.1, 0.1)
+    return Step(
+        row=0,
+        index=index,
+        window=window,
+        commit=chosen,
+        token=token,
+        confidence=torch.ones(len(tokens)),
+        tail=None,
+        edges=None,
+        canvas=after,
+        seconds=0.1,
+        compute_seconds=0.1,
+    )
 
 
 def test_at_most_so_many_redraws_a_second(lm):

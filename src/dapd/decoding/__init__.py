@@ -3,6 +3,7 @@
 from dapd.decoding.decoder import Decoder, decode
 from dapd.decoding.graphs import Recordings
 from dapd.decoding.options import Options, Reuse
-from dapd.decoding.row import Constraint, Step, Top
+from dapd.decoding.row import Constraint
+from dapd.decoding.step import Step, Top
 
 __all__ = ["Constraint", "Decoder", "Options", "Recordings", "Reuse", "Step", "Top", "decode"]

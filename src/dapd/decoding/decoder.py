@@ -8,17 +8,19 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 import torch
 
 from dapd.canvas import Canvas
-from dapd.decoding.exchange import Inputs, Luggage, Results, remember, repeats
+from dapd.decoding.exchange import GroupState, Inputs, Results, remember, repeats
 from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, obstacle, weights_of
-from dapd.decoding.loop import run_pass
+from dapd.decoding.loop import commit, run_pass
 from dapd.decoding.options import Options
-from dapd.decoding.plan import Pass, Planner, rounded
-from dapd.decoding.row import Constraint, Row, Step
-from dapd.decoding.tree import moved
+from dapd.decoding.plan import PassPlan, Planner, rounded
+from dapd.decoding.row import Constraint, Row
+from dapd.decoding.step import Step
+from dapd.decoding.tree import mapped, moved
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
 from dapd.models.cache import KVPool
@@ -32,7 +34,7 @@ GROWTH = 128
 class Launch:
     """A pass that was started."""
 
-    one: Pass
+    plan: PassPlan
     began: float
     flight: Flight | Results
     """A recorded pass on its way; one that ran as it is has landed already."""
@@ -103,8 +105,9 @@ class Decoder:
             while self.waiting and self._has_place():
                 self.rows.append(self.waiting.popleft())
             self._make_room()
-            ahead, self.ahead = self.ahead, []
-            on_their_way = {row for launch in ahead for row in launch.one.rows}
+            ahead = self.ahead
+            self.ahead = []
+            on_their_way = {row for launch in ahead for row in launch.plan.rows}
             steps = self._pass([row for row in self.rows if row not in on_their_way], ahead)
         self.rows = [row for row in self.rows if not row.done and row.name not in self.failures]
         return steps
@@ -144,16 +147,16 @@ class Decoder:
         steady = not (ahead and planned)
         steps: list[Step] = []
         started = [*ahead]
-        for one in planned:
+        for plan in planned:
             try:
-                started.append(self._start(one))
+                started.append(self._start(plan))
             except Exception as error:
-                steps += self._one_by_one(one.rows, error)
+                steps += self._one_by_one(plan.rows, error)
         for launch in started:
             try:
                 steps += self._finish(launch, steady)
             except Exception as error:
-                steps += self._one_by_one(launch.one.rows, error)
+                steps += self._one_by_one(launch.plan.rows, error)
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
@@ -163,41 +166,43 @@ class Decoder:
         self.failures[rows[0].name] = error
         return []
 
-    def _start(self, one: Pass) -> Launch:
+    def _start(self, plan: PassPlan) -> Launch:
         """Forward, observe and select on the device: from a recording, or as it is."""
         began = time.perf_counter()
-        pool = self.pool if one.rows[0].keeps else None  # all rows of a pass keep theirs, or none does
-        inputs = Inputs.of(one, self.model.profile.pad_id, pool)
-        luggage = [Luggage.of(group.members, self.model.vocab_size) for group in one.groups]
-        run = partial(run_pass, self.model, one, pool)
-        if self.recordings is not None and all(row.recordable for row in one.rows):
-            flight = self.recordings.launch(self.weights, run, one, inputs, luggage, pool)
+        pool = self.pool if plan.rows[0].keeps else None  # all rows of a pass keep theirs, or none does
+        inputs = Inputs.of(plan, self.model.profile.pad_id, pool)
+        states = [GroupState.of(group.members, self.model.vocab_size) for group in plan.groups]
+        run = partial(run_pass, self.model, plan, pool)
+        if self.recordings is not None and all(row.recordable for row in plan.rows):
+            flight = self.recordings.launch(self.weights, run, plan, inputs, states, pool)
             if flight is not None:
-                return Launch(one, began, flight)
-        outcomes, memories = run(moved(inputs, self.model.device), luggage)
-        return Launch(one, began, (moved(outcomes, HOST), memories))
+                return Launch(plan, began, flight)
+        outcomes, memories = run(moved(inputs, self.model.device), states)
+        return Launch(plan, began, (moved(outcomes, HOST), memories))
 
     def _finish(self, launch: Launch, steady: bool) -> list[Step]:
         """Wait for a pass, and commit what was selected; in a steady state its next one is launched before that."""
-        one, flight = launch.one, launch.flight
+        plan = launch.plan
+        flight = launch.flight
         if isinstance(flight, Flight):
-            may_repeat = steady and flight.may_repeat() and self._goes_on(one.rows)
+            may_repeat = steady and flight.may_repeat() and self._goes_on(plan.rows)
             outcomes, memories = flight.wait()
-            if may_repeat and repeats(one, outcomes):
+            if may_repeat and repeats(plan, outcomes):
                 # Before the rows are told anything: the device computes the next pass while the host does the rest.
-                flight.again(one, outcomes)
-                self.ahead.append(Launch(one, time.perf_counter(), flight))
+                flight.again(plan, outcomes)
+                self.ahead.append(Launch(plan, time.perf_counter(), flight))
         else:
             outcomes, memories = flight
-        self.columns_needed += one.columns_needed
-        self.columns_computed += one.columns_computed
-        remember(one, memories)
+        self.columns_needed += plan.columns_needed
+        self.columns_computed += plan.columns_computed
+        remember(plan, memories)
         steps = []
-        for group, outcome in zip(one.groups, outcomes, strict=True):
+        for group, outcome in zip(plan.groups, outcomes, strict=True):
             for index, row in enumerate(dict.fromkeys(group.members)):
                 if row in self.rows:  # it may have been cancelled meanwhile
                     try:
-                        steps.append(row.accept(outcome.of_row(index), launch.began, len(one.rows)))
+                        part = mapped(itemgetter(index), outcome)
+                        steps.append(commit(row, part, launch.began, len(plan.rows)))
                     except DapdError as error:
                         self.failures[row.name] = error
         return steps

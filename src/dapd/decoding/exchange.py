@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dapd.decoding.plan import Pass
-from dapd.decoding.row import Memory, Outcome, Row
+from dapd.decoding.plan import PassPlan
+from dapd.decoding.row import Memory, Row
+from dapd.decoding.step import Outcome
 from dapd.decoding.tree import filled, signature, tensors
 from dapd.errors import StrategyContractError
 from dapd.models.cache import KVPool
@@ -60,21 +61,21 @@ class Inputs:
     groups: tuple[GroupInputs, ...]
 
     @classmethod
-    def of(cls, one: Pass, pad_id: int, pool: KVPool | None) -> Inputs:
+    def of(cls, plan: PassPlan, pad_id: int, pool: KVPool | None) -> Inputs:
         """The inputs of a pass whose keys and values are kept in `pool`; None: they are not kept."""
-        places = [row.place for row in one.members]
+        places = [row.place for row in plan.members]
         return cls(
-            tokens=torch.stack([pad(r.canvas.tokens, (one.length - r.length, 0), value=pad_id) for r in one.members]),
-            padding=torch.tensor([one.length - row.length for row in one.members]),
-            span=one.span,
-            window=one.window,
+            tokens=torch.stack([pad(r.canvas.tokens, (plan.length - r.length, 0), value=pad_id) for r in plan.members]),
+            padding=torch.tensor([plan.length - row.length for row in plan.members]),
+            span=plan.span,
+            window=plan.window,
             places=None if pool is None or places == [*range(pool.rows)] else torch.tensor(places),
-            groups=tuple(GroupInputs.of(group.members) for group in one.groups),
+            groups=tuple(GroupInputs.of(group.members) for group in plan.groups),
         )
 
-    def advance(self, one: Pass, outcomes: Sequence[Outcome]) -> None:
+    def advance(self, plan: PassPlan, outcomes: Sequence[Outcome]) -> None:
         """Make these the inputs of the next pass, where that has the same form: tokens committed, fewer masks."""
-        for group, given, outcome in zip(one.groups, self.groups, outcomes, strict=True):
+        for group, inputs, outcome in zip(plan.groups, self.groups, outcomes, strict=True):
             tokens = self.tokens[group.rows]
             if isinstance(self.window, slice):
                 window = tokens[:, self.window]
@@ -82,13 +83,13 @@ class Inputs:
             else:
                 columns = self.window[group.rows, : outcome.commit.shape[1]]
                 tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
-            given.choices.logical_and_(~outcome.commit)
-            given.counts[0] -= outcome.commit.sum(-1)
-            given.counts[3] += 1
+            inputs.choices.logical_and_(~outcome.commit)
+            inputs.counts[0] -= outcome.commit.sum(-1)
+            inputs.counts[3] += 1
 
 
 @dataclass(frozen=True)
-class Luggage:
+class GroupState:
     """What the rows of a group have on the device: the numbers drawn for this pass, and what is remembered for them."""
 
     uniform: Float[Tensor, "g n vocab"] | None
@@ -98,7 +99,7 @@ class Luggage:
     memory: object
 
     @classmethod
-    def of(cls, rows: Sequence[Row], vocab_size: int) -> Luggage:
+    def of(cls, rows: Sequence[Row], vocab_size: int) -> GroupState:
         uniform = noise = None
         if rows[0].options.sampling.temperature > 0:
             uniform = torch.stack([row.draw("tokens", vocab_size) for row in rows])
@@ -117,11 +118,11 @@ def _joined(memories: Sequence[Memory]) -> object:
     return filled(tree, [torch.stack(column) for column in zip(*parts, strict=True)])
 
 
-def remember(one: Pass, trees: Sequence[object]) -> None:
+def remember(plan: PassPlan, trees: Sequence[object]) -> None:
     """Give every row its part of what the strategies remember of a pass: all of them, or none if one is refused."""
-    for group, tree in zip(one.groups, trees, strict=True):
+    for group, tree in zip(plan.groups, trees, strict=True):
         _check_memory(group.members, tree)
-    for group, tree in zip(one.groups, trees, strict=True):
+    for group, tree in zip(plan.groups, trees, strict=True):
         form = signature(tree, skip=1)
         for index, row in enumerate(group.members):
             row.memory = Memory(tree, index, len(group.members), form)
@@ -137,9 +138,9 @@ def _check_memory(rows: Sequence[Row], tree: object) -> None:
         )
 
 
-def repeats(one: Pass, outcomes: Sequence[Outcome]) -> bool:
+def repeats(plan: PassPlan, outcomes: Sequence[Outcome]) -> bool:
     """Whether the pass after these outcomes has the same form for every row."""
-    for group, outcome in zip(one.groups, outcomes, strict=True):
+    for group, outcome in zip(plan.groups, outcomes, strict=True):
         committed = outcome.commit.sum(-1).tolist()
         if not all(map(Row.repeats, group.members, committed, outcome.commit, outcome.token)):
             return False

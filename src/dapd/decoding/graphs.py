@@ -1,6 +1,6 @@
 """Passes recorded once as CUDA graphs and replayed: the host then launches one graph instead of a thousand kernels.
 
-A recording holds for one set of rules (`Pass.rules`), of shapes and of weights. It reads from buffers of its own:
+A recording holds for one set of rules (`PassPlan.rules`), of shapes and of weights. It reads from buffers of its own:
 inputs are copied in, in one transfer, and outcomes are copied out, in another.
 """
 
@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from dapd import kernels
-from dapd.decoding.exchange import Inputs, Luggage, Results
-from dapd.decoding.plan import Pass
-from dapd.decoding.row import Outcome, Row, has_hash
+from dapd.decoding.exchange import GroupState, Inputs, Results
+from dapd.decoding.plan import PassPlan
+from dapd.decoding.row import Row, has_hash
+from dapd.decoding.step import Outcome
 from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
 from dapd.errors import DapdError
 from dapd.kernels.cuda_graph import capture
@@ -29,7 +30,7 @@ from dapd.models.cache import KVPool
 
 T = TypeVar("T")
 V = TypeVar("V")
-Run = Callable[[Inputs, Sequence[Luggage]], Results]
+Run = Callable[[Inputs, Sequence[GroupState]], Results]
 Key = tuple[Hashable, ...]
 """What a recording holds for; the last part is the identity of the pool that it uses, or None."""
 
@@ -90,7 +91,7 @@ class Recording:
         recorder: Recorder,
         run: Run,
         given: Inputs,
-        luggage: Sequence[Luggage],
+        states: Sequence[GroupState],
         pool: KVPool | None,
         *,
         try_first: bool,
@@ -100,11 +101,11 @@ class Recording:
         values = tensors(given)
         self.packing = Packing(values)
         self.packed = self.packing.pack(values).to(recorder.device, copy=True)
-        self.luggage: list[Luggage] = mapped(torch.clone, list(luggage))
+        self.states: list[GroupState] = mapped(torch.clone, list(states))
         inputs: Inputs = filled(given, self.packing.unpack(self.packed))
 
         def work() -> tuple[Tensor, list[Outcome], list[object]]:
-            outcomes, memories = run(inputs, self.luggage)
+            outcomes, memories = run(inputs, self.states)
             self.results = Packing(tensors(outcomes))
             return self.results.pack(tensors(outcomes)), outcomes, memories
 
@@ -118,7 +119,7 @@ class Flight:
     """
 
     def __init__(
-        self, recording: Recording, inputs: Inputs, luggage: Sequence[Luggage], lock: AbstractContextManager[object]
+        self, recording: Recording, inputs: Inputs, states: Sequence[GroupState], lock: AbstractContextManager[object]
     ) -> None:
         self.recording = recording
         self.lock = lock
@@ -126,12 +127,12 @@ class Flight:
         if recording.packed.is_cuda:
             self.packed = self.packed.pin_memory()
         self.inputs: Inputs = filled(inputs, recording.packing.unpack(self.packed))
-        self._launch(tensors(list(luggage)))
+        self._launch(tensors(list(states)))
 
-    def _launch(self, luggage: Sequence[Tensor]) -> None:
+    def _launch(self, states: Sequence[Tensor]) -> None:
         with self.lock:
             self.recording.packed.copy_(self.packed, non_blocking=True)
-            for buffer, value in zip(tensors(self.recording.luggage), luggage, strict=True):
+            for buffer, value in zip(tensors(self.recording.states), states, strict=True):
                 buffer.copy_(value)
             packed, outcomes, memories = self.recording.replay()
             self.memories: list[object] = mapped(torch.clone, memories)
@@ -150,12 +151,12 @@ class Flight:
 
     def may_repeat(self) -> bool:
         """Whether the recording holds for what the strategies remember now, and for how torch computes now."""
-        before = signature([one.memory for one in self.recording.luggage])
+        before = signature([state.memory for state in self.recording.states])
         return before == signature(self.memories) and self.recording.mode == kernels.mode(self.recording.packed.device)
 
-    def again(self, one: Pass, outcomes: Sequence[Outcome]) -> None:
-        """Launch the pass that follows these outcomes of pass `one`, which has the same form."""
-        self.inputs.advance(one, outcomes)
+    def again(self, plan: PassPlan, outcomes: Sequence[Outcome]) -> None:
+        """Launch the pass that follows these outcomes of the planned pass, which has the same form."""
+        self.inputs.advance(plan, outcomes)
         self._launch(tensors(self.memories))
 
 
@@ -188,9 +189,9 @@ class Recordings:
         self,
         weights: Hashable,
         run: Run,
-        one: Pass,
+        plan: PassPlan,
         inputs: Inputs,
-        luggage: Sequence[Luggage],
+        states: Sequence[GroupState],
         pool: KVPool | None,
     ) -> Flight | None:
         """A pass as a recording, from its second time on; None: it has to run as it is.
@@ -198,14 +199,14 @@ class Recordings:
         `weights` is what must be the same besides the pass's own rules and shapes.
         """
         with self.lock:
-            shapes = (signature(inputs), signature(list(luggage)))
-            key = (weights, one.rules, shapes, kernels.mode(self.device), None if pool is None else id(pool))
+            shapes = (signature(inputs), signature(list(states)))
+            key = (weights, plan.rules, shapes, kernels.mode(self.device), None if pool is None else id(pool))
             if key not in self.kept and self._occurred(key):
-                self._record(key, one, partial(Recording, self.recorder, run, inputs, luggage, pool))
+                self._record(key, plan, partial(Recording, self.recorder, run, inputs, states, pool))
             if key not in self.kept:
                 return None
             self.kept.move_to_end(key)
-            return Flight(self.kept[key], inputs, luggage, self.lock)
+            return Flight(self.kept[key], inputs, states, self.lock)
 
     def _occurred(self, key: Key) -> bool:
         """Whether such a pass has been here before and can be recorded."""
@@ -213,16 +214,16 @@ class Recordings:
         _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
         return times is not None and times > 0
 
-    def _record(self, key: Key, one: Pass, record: Callable[..., Recording]) -> None:
+    def _record(self, key: Key, plan: PassPlan, record: Callable[..., Recording]) -> None:
         try:
-            _put(self.kept, key, record(try_first=one.rules not in self.proven), MAX_RECORDINGS)
-            self.proven.add(one.rules)
+            _put(self.kept, key, record(try_first=plan.rules not in self.proven), MAX_RECORDINGS)
+            self.proven.add(plan.rules)
         except RuntimeError as error:
-            names = ", ".join(dict.fromkeys(type(row.strategy).__name__ for row in one.rows))
+            names = ", ".join(dict.fromkeys(type(row.strategy).__name__ for row in plan.rows))
             why = (str(error).splitlines() or [type(error).__name__])[0]
             # Too little memory now may be enough later: try again after a while.
             self.occurrences[key] = -PATIENCE if "out of memory" in str(error) else None
-            if any(row.options.graphs for row in one.rows):
+            if any(row.options.graphs for row in plan.rows):
                 raise DapdError(f"a pass of strategy {names} cannot be recorded: {why}") from error
             warnings.warn(f"passes of strategy {names} run without CUDA graphs: {why}", stacklevel=2)
 

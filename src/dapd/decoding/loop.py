@@ -1,22 +1,26 @@
-"""One pass of the paper's loop, as the device computes it: forward, observe, select.
+"""The paper's loop, one pass of it: forward, observe, select, commit.
 
-This is the algorithm. What was selected is committed by the rows themselves, which live on the host (`Row.accept` in
-`row.py`); `decoder.py` goes on from pass to pass while rows come and go; `plan.py` decides which rows share a pass.
+This is the algorithm. `run_pass` does the first three, on the device, for all rows that share a pass; `commit` does the
+last, on the host, for each row. `decoder.py` calls the two again and again while rows come and go; which rows share a
+pass is decided in `plan.py`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd.decoding.exchange import GroupInputs, Inputs, Luggage, Results
-from dapd.decoding.plan import Group, Pass
-from dapd.decoding.row import Constraint, Outcome, Row, Top
+from dapd.decoding.exchange import GroupInputs, GroupState, Inputs, Results
+from dapd.decoding.plan import Group, PassPlan
+from dapd.decoding.row import Constraint, Row
 from dapd.decoding.sampling import choose
+from dapd.decoding.step import Outcome, Step, Top
 from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction, Profile, check_prediction
 from dapd.models.cache import KVCache, KVPool
@@ -24,84 +28,108 @@ from dapd.models.columns import take, width
 from dapd.strategies.base import Observation, Progress, Selection, Selects
 
 
-def run_pass(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs, luggage: Sequence[Luggage]) -> Results:
-    """What comes of a pass and what is remembered of it.
+def run_pass(
+    model: MaskedLM, plan: PassPlan, pool: KVPool | None, inputs: Inputs, states: Sequence[GroupState]
+) -> Results:
+    """Predict every position, and let each group's strategy select among them: outcomes and memories, group by group.
 
     Nothing here reads a tensor on the host, and everything that differs between two passes of a kind comes in through
-    `inputs` and `luggage`: that is what lets a pass be recorded.
+    `inputs` and `states`: that is what lets a pass be recorded.
     """
-    prediction = forward(model, one, pool, inputs)
+    prediction = forward(model, plan, pool, inputs)
     outcomes: list[Outcome] = []
     memories: list[object] = []
-    for group, given, carried in zip(one.groups, inputs.groups, luggage, strict=True):
+    for group, group_inputs, state in zip(plan.groups, inputs.groups, states, strict=True):
         row = group.members[0]
-        seen = observe(model, inputs, prediction, group, given, carried)
+        seen = observe(model, inputs, prediction, group, group_inputs, state)
         # Copies: a strategy that writes into what it is shown does not change what is committed.
         token = seen.token.clone()
         confidence = seen.confidence.clone()
-        selection = select(row.strategy, seen, carried.memory)
-        commit = selection.commit
+        selection = select(row.strategy, seen, state.memory)
+        chosen = selection.commit
         if row.eos_run is not None:
-            commit = commit | (seen.masked & eos_run(seen, model.profile, row.eos_run))
+            chosen = chosen | (seen.masked & eos_run(seen, model.profile, row.eos_run))
         edges = selection.edges if row.options.record_edges else None
-        outcomes.append(Outcome(commit, token, confidence, edges, likeliest(seen, row.options.record_top)))
+        top = likeliest(seen, row.options.record_top)
+        outcomes.append(Outcome(commit=chosen, token=token, confidence=confidence, edges=edges, top=top))
         memories.append(selection.memory)
     return outcomes, memories
 
 
-def forward(model: MaskedLM, one: Pass, pool: KVPool | None, inputs: Inputs) -> Prediction:
+def forward(model: MaskedLM, plan: PassPlan, pool: KVPool | None, inputs: Inputs) -> Prediction:
     """Logits of the window's columns and, where a strategy reads it, the attention among them."""
-    column = torch.arange(one.length, device=inputs.tokens.device)
-    need = one.attention
+    column = torch.arange(plan.length, device=inputs.tokens.device)
+    need = plan.attention
     prediction = model(
         inputs.tokens,
         inputs.span,
         inputs.window,
-        valid=column >= inputs.padding[:, None] if one.padded else None,
+        valid=column >= inputs.padding[:, None] if plan.padded else None,
         cache=None if pool is None else KVCache(pool, inputs.places),
         capture=None if need is None else Capture(need.resolve(model.n_layers), need.rows, need.keys),
     )
     n = width(inputs.window)
-    keys = None if need is None else n if need.keys == "window" else one.length
+    keys = None if need is None else n if need.keys == "window" else plan.length
     check_prediction(model, prediction, (len(inputs.tokens), n), keys)
     return prediction
 
 
 def observe(
-    model: MaskedLM, inputs: Inputs, prediction: Prediction, group: Group, given: GroupInputs, carried: Luggage
+    model: MaskedLM,
+    inputs: Inputs,
+    prediction: Prediction,
+    group: Group,
+    group_inputs: GroupInputs,
+    state: GroupState,
 ) -> Observation:
     """What the strategy of a group sees: tokens, confidences, progress, attention."""
     row = group.members[0]
-    n = given.choices.shape[1]
+    n = group_inputs.choices.shape[1]
     view = (group.rows, slice(0, n))
     logits = prediction.logits[view]
     precision = row.options.confidence_dtype or row.needs.precision
     dtype = logits.dtype if precision == "model" else getattr(torch, precision)
     pick = None if row.constraint is None else partial(constrained, row.constraint, group.members)
-    choice = choose(logits, row.options.sampling, model.profile, dtype, carried.uniform, pick)
+    choice = choose(logits, row.options.sampling, model.profile, dtype, state.uniform, pick)
     attention = None
     need = row.needs.attention
     if need is not None and prediction.attention is not None:
         keys = slice(0, n) if need.keys == "window" else slice(None)
         attention = prediction.attention[(*view, keys)]
     return Observation(
-        masked=given.choices,
+        masked=group_inputs.choices,
         token=choice.token,
         confidence=choice.confidence,
         current=take(inputs.tokens, inputs.window)[view],
-        progress=Progress(*given.counts),
-        position=given.window[:, :1] + torch.arange(n, device=given.window.device),
-        window=given.window,
-        block=given.block,
+        progress=Progress(*group_inputs.counts),
+        position=group_inputs.window[:, :1] + torch.arange(n, device=group_inputs.window.device),
+        window=group_inputs.window,
+        block=group_inputs.block,
         make_logits=choice.make_logits,
         captured=attention,
-        drawn=carried.noise,
+        drawn=state.noise,
     )
 
 
 def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
     """The tokens that the rows' constraint proposes. This reads the rows on the host: such passes are not recorded."""
     return torch.stack([constraint.tokens(s, row.canvas, row.window) for row, s in zip(rows, scores, strict=True)])
+
+
+def select(strategy: Selects, seen: Observation, memory: object) -> Selection:
+    """What the strategy answers, if it has the form of an answer."""
+    name = type(strategy).__name__
+    shape = seen.masked.shape
+    selection = strategy.select(seen, memory)
+    if not hasattr(selection, "commit"):
+        raise StrategyContractError(f"strategy {name} answered {type(selection).__name__}, not a Selection")
+    chosen = selection.commit
+    if chosen.shape != shape or chosen.dtype != torch.bool:
+        raise StrategyContractError(
+            f"strategy {name} selected a {chosen.dtype} tensor of shape {list(chosen.shape)}; "
+            f"it must be bool and of shape {list(shape)}"
+        )
+    return selection
 
 
 def eos_run(seen: Observation, profile: Profile, threshold: float) -> Bool[Tensor, "g n"]:
@@ -119,17 +147,31 @@ def likeliest(seen: Observation, count: int) -> Top | None:
     return Top(best.indices, best.values)
 
 
-def select(strategy: Selects, seen: Observation, memory: object) -> Selection:
-    """What the strategy answers, if it has the form of an answer."""
-    name = type(strategy).__name__
-    shape = seen.masked.shape
-    selection = strategy.select(seen, memory)
-    if not hasattr(selection, "commit"):
-        raise StrategyContractError(f"strategy {name} answered {type(selection).__name__}, not a Selection")
-    commit = selection.commit
-    if commit.shape != shape or commit.dtype != torch.bool:
-        raise StrategyContractError(
-            f"strategy {name} selected a {commit.dtype} tensor of shape {list(commit.shape)}; "
-            f"it must be bool and of shape {list(shape)}"
-        )
-    return selection
+def commit(row: Row, outcome: Outcome, began: float, shared_by: int) -> Step:
+    """Write what was selected into a row's text, as far as it may be, and let the row move on.
+
+    `began` is when the pass was started, `shared_by` the number of rows that took part in it.
+    """
+    chosen = row.allowed(outcome)
+    canvas = row.canvas.commit(row.window, chosen, outcome.token)
+    tail = row.tail(canvas) if row.options.early_stop else None
+    if tail is not None:
+        canvas = replace(canvas, tokens=torch.where(tail, row.eos_id, canvas.tokens))
+    now = time.perf_counter()
+    row.began = began if row.passes == 0 else row.began
+    step = Step(
+        row=row.name,
+        index=row.passes,
+        window=row.window,
+        commit=chosen,
+        token=outcome.token,
+        confidence=outcome.confidence,
+        tail=tail,
+        edges=outcome.edges,
+        canvas=canvas,
+        seconds=now - row.began,
+        compute_seconds=(now - began) / shared_by,
+        top=outcome.top,
+    )
+    row.advance(canvas)
+    return step

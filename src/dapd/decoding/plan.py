@@ -31,7 +31,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pass:
+class PassPlan:
     """A forward pass before it starts."""
 
     groups: tuple[Group, ...]
@@ -84,11 +84,11 @@ class Planner:
     def __init__(self, multiple: int) -> None:
         self.multiple = multiple
 
-    def passes(self, rows: Sequence[Row], pool_length: int) -> list[Pass]:
+    def passes(self, rows: Sequence[Row], pool_length: int) -> list[PassPlan]:
         """Passes that bring every row one step further; kept keys have room for `pool_length` columns."""
         return [self._pass(part, pool_length) for kind in _kinds(rows) for part in _alike(kind)]
 
-    def _pass(self, rows: Sequence[Row], pool_length: int) -> Pass:
+    def _pass(self, rows: Sequence[Row], pool_length: int) -> PassPlan:
         keeps = rows[0].keeps
         # Matrix products compute 64 rows at a time at least: a row alone may as well be a little longer.
         multiple = self.multiple if self.multiple == 1 or len(rows) > 1 else 2 * self.multiple
@@ -99,7 +99,7 @@ class Planner:
             members = self._filled_up(members)
             groups.append(Group(tuple(members), slice(first, first + len(members))))
         ordered = [row for group in groups for row in group.members]
-        return Pass(
+        return PassPlan(
             groups=tuple(groups),
             length=length,
             span=self._named(ordered, [self._computed(row) for row in ordered], length) if keeps else slice(0, length),

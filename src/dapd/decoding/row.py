@@ -1,8 +1,7 @@
-"""One text on its way from masks to tokens: what the host knows of it between passes, and the record of each pass."""
+"""One text on its way from masks to tokens: what the host knows of it between passes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding.options import Options, Reuse
+from dapd.decoding.step import Outcome
 from dapd.decoding.tree import signature
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
@@ -21,66 +21,6 @@ from dapd.strategies.base import Selects, needs_of
 
 Columns = slice | Int[Tensor, " s"]
 """Positions of a row: side by side, or any, from left to right."""
-
-
-@dataclass(frozen=True)
-class Top:
-    """The likeliest tokens at each position, the likeliest first."""
-
-    token: Int[Tensor, "*g n k"]
-    log_p: Float[Tensor, "*g n k"]
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one forward pass did to one row. It lies on the host; positions count from the row's first token."""
-
-    row: Hashable
-    """The name under which the row was admitted: for `decode` the number of its canvas."""
-    index: int
-    """Forward passes of this row before this one."""
-    window: slice
-    """The positions that the strategy saw, and that n runs over."""
-    commit: Bool[Tensor, " n"]
-    """Positions whose token was committed."""
-    token: Int[Tensor, " n"]
-    """The token predicted at each position, committed or not."""
-    confidence: Float[Tensor, " n"]
-    """The probability of that token."""
-    tail: Bool[Tensor, " length"] | None
-    """Masks that an early stop filled with EOS; None without early stop."""
-    edges: Bool[Tensor, "n n"] | None
-    """The dependency graph, where `record_edges` asks for it: edges[i, j] means that j keeps i out."""
-    canvas: Canvas
-    """The canvas after the commit."""
-    seconds: float
-    """Time from the beginning of the row's first pass to the end of this one."""
-    compute_seconds: float
-    """The time of this pass divided by the rows that shared it."""
-    top: Top | None = None
-    """The likeliest tokens, where `record_top` asks for them."""
-
-    @property
-    def done(self) -> bool:
-        """Whether this was the row's last pass."""
-        return not bool(self.canvas.masked.any())
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a pass, for the rows of a group or for one of them; the fields are those of `Step`."""
-
-    commit: Bool[Tensor, "*g n"]
-    token: Int[Tensor, "*g n"]
-    confidence: Float[Tensor, "*g n"]
-    edges: Bool[Tensor, "*g n n"] | None
-    top: Top | None
-
-    def of_row(self, index: int) -> Outcome:
-        """The part of one row."""
-        edges = None if self.edges is None else self.edges[index]
-        top = None if self.top is None else Top(self.top.token[index], self.top.log_p[index])
-        return Outcome(self.commit[index], self.token[index], self.confidence[index], edges, top)
 
 
 class Constraint(Protocol):
@@ -247,7 +187,7 @@ class Row:
             return False
         if self.needs.draws or self._begins_shifted_block() or committed >= self.left[self.block]:
             return False
-        return not (options.early_stop and self._tail(self.canvas.commit(self.window, commit, token)).any())
+        return not (options.early_stop and self.tail(self.canvas.commit(self.window, commit, token)).any())
 
     def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
         """Random numbers for the window, between 0 and 1; the same again if the pass has to be repeated."""
@@ -257,50 +197,29 @@ class Row:
             self._drawn[purpose] = numbers.clamp_min(torch.finfo(torch.float64).tiny)  # their logarithms are taken
         return self._drawn[purpose]
 
-    def accept(self, outcome: Outcome, began: float, shared_by: int) -> Step:
-        """Commit what was selected, if it may be, and move on.
-
-        `began` is when the pass was started, `shared_by` the number of rows that took part in it.
-        """
-        window, choices = self.window, self.choices
+    def allowed(self, outcome: Outcome) -> Bool[Tensor, " n"]:
+        """What is committed of what was selected, with what the row itself demands."""
+        choices = self.choices
         self._check_outcome(outcome, choices)
         commit = choices & (choices.cumsum(-1) == 1) if self._begins_shifted_block() else outcome.commit
         if self.constraint is not None:
             commit = self._with_forced(self.constraint, commit, outcome.token)
-        committed = int(commit.sum())
-        self._note_idle(committed)
-        canvas = self.canvas.commit(window, commit, outcome.token)
-        tail = self._tail(canvas) if self.options.early_stop else None
-        if tail is not None:
-            canvas = replace(canvas, tokens=torch.where(tail, self.eos_id, canvas.tokens))
+        self._note_idle(int(commit.sum()))
+        return commit
+
+    def advance(self, canvas: Canvas) -> None:
+        """Go on with the canvas as a pass has left it: in the same block, or in the next one that holds masks."""
         if self.age is not None:
             self.age = torch.where(self.masked, 0, self.age + 1)
-        now = time.perf_counter()
-        self.began = began if self.passes == 0 else self.began
-        step = Step(
-            row=self.name,
-            index=self.passes,
-            window=window,
-            commit=commit,
-            token=outcome.token,
-            confidence=outcome.confidence,
-            tail=tail,
-            edges=outcome.edges,
-            canvas=canvas,
-            seconds=now - self.began,
-            compute_seconds=(now - began) / shared_by,
-            top=outcome.top,
-        )
         self._drawn.clear()
         self.canvas = canvas
         self.masked = canvas.masked
-        self.left[self.block] -= committed
-        if tail is not None and tail.any():
+        self.left[self.block] = int(self.masked[self.blocks[self.block]].sum())
+        if not self.masked.any():  # an early stop fills the later blocks, too
             self.left = [0] * len(self.blocks)
         self.step += 1
         self.passes += 1
         self._go_to_block_with_masks()
-        return step
 
     def _with_forced(
         self, constraint: Constraint, commit: Bool[Tensor, " n"], token: Int[Tensor, " n"]
@@ -329,7 +248,7 @@ class Row:
         """
         return self.lookback > 0 and self.step == 0 and self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
 
-    def _tail(self, canvas: Canvas) -> Bool[Tensor, " length"]:
+    def tail(self, canvas: Canvas) -> Bool[Tensor, " length"]:
         """All masks, if none stands before the first EOS; a template that is filled has no such end."""
         masked = canvas.masked
         ends = (canvas.tokens[canvas.start :] == self.eos_id).nonzero()
