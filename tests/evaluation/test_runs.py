@@ -91,14 +91,20 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_processes_append_without_mixing_their_lines(tmp_path: Path) -> None:
-    Run.open(tmp_path, SETUP)
+    run = Run.open(tmp_path, SETUP)
     code = (
         "import sys; from pathlib import Path; from dapd.evaluation.runs import Run\n"
         "run = Run(Path(sys.argv[1]))\n"
-        "for i in range(150): run.append([{'who': sys.argv[2], 'i': i, 'text': sys.argv[2] * 5000}])\n"
+        "print('ready', flush=True)\n"
+        "for i in range(150): run.append([{'who': 'a', 'i': i, 'text': 'a' * 5000}])\n"
     )
-    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), who]) for who in "ab"]
-    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
+    for i in range(150):
+        run.append([{"who": "b", "i": i, "text": "b" * 5000}])
+    assert other.wait(timeout=120) == 0
+    other.stdout.close()
     records = Run(tmp_path).records()
     for who in "ab":
         assert [r["i"] for r in records if r["who"] == who] == list(range(150))

@@ -1,6 +1,7 @@
 """Several processes give what one gives, whichever of them is killed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from typer.testing import CliRunner
 from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.scale.batch import parts_of
-from dapd.scale.recipe import Recipe
+from dapd.scale.on_ray import Seat
 from dapd.scale.team import Spread, SpreadLM
 from dapd.scale.work import Call, Failure
-from dapd.scale.workers import STRIKES, Processes, devices
+from dapd.scale.workers import STARTS, STRIKES, Processes, devices
 from scale.jobs import (
     MODEL,
     RECIPE,
@@ -59,16 +60,23 @@ def test_whoever_dies_there_is_one_outcome_for_every_ask(tmp_path: Path) -> None
         assert len(told) == 1 + STRIKES
 
 
+def test_workers_that_die_before_they_are_ready_end_the_job_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os; os._exit(7)")
+    recipe = replace(RECIPE, paths=(str(tmp_path),))
+    said = f"{STARTS} workers ended before they were ready, the last with exit code 7"
+    with Processes(recipe, 1) as processes, pytest.raises(DapdError, match=said):
+        list(processes.outcomes([Deadly()]))
+
+
 @pytest.mark.slow
-def test_workers_that_cannot_begin_end_the_job_with_a_reason(tmp_path: Path) -> None:
-    deadly = tmp_path / "deadly.py"
-    deadly.write_text("import os; os._exit(7)")
-    for recipe, said in [
-        (Recipe("lab", device="cpu", weights="others"), "the weights of lab are others at this worker"),
-        (Recipe(MODEL, device="cpu", own_files=(deadly,)), "ended before they were ready, the last with exit code 7"),
-    ]:
-        with Processes(recipe, 1) as processes, pytest.raises(DapdError, match=said):
-            list(processes.outcomes([Deadly()]))
+def test_what_a_worker_refuses_is_told_as_it_is() -> None:
+    """The job ends with a reason; on a cluster a seat hands it over as a value, for the driver to say."""
+    seat = Seat(replace(RECIPE, weights="others"))
+    with seat.processes:
+        [(number, error)] = seat.outcomes([(7, b"\x80\x04N.")])
+    assert number == 7
+    assert isinstance(error, DapdError)
+    assert f"the weights of {MODEL} are others at this worker" in str(error)
 
 
 def test_a_gpu_for_each_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

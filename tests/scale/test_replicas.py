@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from ray.util import placement_group, remove_placement_group  # noqa: E402
 
 import dapd  # noqa: E402
 from dapd.errors import DapdError  # noqa: E402
-from dapd.scale.on_ray import connected  # noqa: E402
+from dapd.scale.on_ray import Cluster, connected  # noqa: E402
 from dapd.scale.recipe import Recipe  # noqa: E402
 from dapd.scale.replicas import NAME, Fleet, Replica, running, serve_replicas  # noqa: E402
 from dapd.scale.team import Spread  # noqa: E402
@@ -49,13 +48,10 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with ExitStack() as stack:
-        try:
-            cluster = stack.enter_context(connected(Spread(ray=True)))
-        except DapdError as error:
-            pytest.skip(f"Ray starts no cluster on this machine: {error}")
-        yield cluster
+def joined(cluster) -> Iterator[Cluster]:
+    """The cluster of all tests, with this process as one of those who lead work on it."""
+    with connected(Spread(address=cluster.address)) as joined:
+        yield joined
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +60,31 @@ def config() -> Config:
 
 
 @pytest.fixture(scope="module")
-def client(cluster, config):
-    """The stock client of two replicas; it makes no second try of its own."""
-    with running(RECIPE, config, Fleet(2, patience=PATIENCE), cluster):
-        base = f"http://127.0.0.1:{config.port}/v1"
-        yield openai.OpenAI(base_url=base, api_key=KEY, max_retries=0, timeout=PATIENCE)
+def command(joined, config) -> Iterator[subprocess.Popen[str]]:
+    """`dapd serve` with two replicas that are ready."""
+    where = ["--port", str(config.port), "--address", joined.spread.address, "--patience", str(PATIENCE)]
+    limits = ["--max-new-tokens", str(config.limits.new_tokens), "--replicas", "2"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dapd", "serve", "-m", RECIPE.model, "--device", "cpu", *where, *limits],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "DAPD_API_KEYS": KEY},
+    )
+    try:
+        assert running.stderr is not None
+        assert any(f"2 replicas, at http://127.0.0.1:{config.port}" in line for line in running.stderr)
+        yield running
+    finally:
+        if running.poll() is None:
+            os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+@pytest.fixture(scope="module")
+def client(command, config):
+    """The stock client of the replicas; it makes no second try of its own."""
+    base = f"http://127.0.0.1:{config.port}/v1"
+    return openai.OpenAI(base_url=base, api_key=KEY, max_retries=0, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +111,17 @@ def streamed(client: Any, prompt: str, begun: threading.Event | None = None, **f
     return "".join(parts)
 
 
-def test_a_cluster_without_room_is_an_error_and_no_wait(cluster, config):
-    taken = placement_group([{"CPU": cluster.totals["CPU"]}])
+def test_a_cluster_without_room_is_an_error_and_no_wait(joined, config):
+    taken = placement_group([{"CPU": joined.totals["CPU"]}])
+    config = replace(config, limits=Limits(drain_seconds=1))  # how long Ray Serve waits for the replica when it ends it
     try:
         assert taken.wait(PATIENCE)
         with pytest.raises(DapdError, match=r"not all are ready after 2 s \(free in the cluster: 0 of"):  # noqa: SIM117
-            with running(RECIPE, config, Fleet(1, patience=2), cluster):
+            with running(RECIPE, config, Fleet(1, patience=2), joined):
                 pass
+        serve.delete(NAME)  # before there is room, or the replica would start after all
     finally:  # or the other tests would wait for the room
         remove_placement_group(taken)
-    serve.delete(NAME)
 
 
 def test_replicas_answer_as_one_process_does(client, alone):
@@ -147,9 +164,7 @@ def test_streams_while_a_replica_is_killed(client, alone):
         for number in failed:
             endings[number] = streamed(client, prompts[number], **LONG)
         assert endings == whole, "every stream came to its end, or could be asked for again"
-        until(
-            lambda: serve.status().applications[NAME].deployments["server"].replica_states == {"RUNNING": 2}, PATIENCE
-        )
+        until(lambda: states() == {"RUNNING": 2}, PATIENCE)
         if 0 < len(failed) < len(prompts):
             return
     pytest.fail(f"in {TRIES} tries the replica that was killed never had a part of the streams")
@@ -170,9 +185,13 @@ def states() -> dict[str, int]:
     return dict(serve.status().applications[NAME].deployments["server"].replica_states)
 
 
+def named_actors() -> list[str]:
+    return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+
+
 def kill_a_replica() -> None:
-    names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
-    ray.kill(ray.get_actor(next(name for name in names if name.startswith("SERVE_REPLICA")), namespace="serve"))
+    name = next(name for name in named_actors() if name.startswith("SERVE_REPLICA"))
+    ray.kill(ray.get_actor(name, namespace="serve"))
 
 
 def ending(asked: Future[str]) -> object:
@@ -183,6 +202,19 @@ def ending(asked: Future[str]) -> object:
         return error
 
 
+def test_the_command_finishes_what_was_begun(command, client):
+    """The last test with replicas: it ends them."""
+    begun = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(streamed, client, "hello", begun, **LONG)
+        assert begun.wait(PATIENCE)
+        command.send_signal(signal.SIGTERM)
+        assert len(asked.result(PATIENCE)) > 0
+    assert command.wait(PATIENCE) == 0
+    assert "Traceback" not in command.stderr.read()
+    until(lambda: not any(name.startswith("SERVE") for name in named_actors()), PATIENCE)  # it leaves nothing there
+
+
 def test_a_replica_whose_engine_died_is_not_well():
     replica = Replica(RECIPE, Config())
     replica.engine.start()
@@ -190,28 +222,6 @@ def test_a_replica_whose_engine_died_is_not_well():
     replica.engine.stop()
     with pytest.raises(RuntimeError, match="the engine has ended"):
         replica.check_health()
-
-
-def test_the_command_finishes_what_was_begun():
-    port = free_port()
-    command = ["serve", "-m", RECIPE.model, "--device", "cpu", "--port", str(port), "--replicas", "1"]
-    running = subprocess.Popen([sys.executable, "-m", "dapd", *command], stderr=subprocess.PIPE, text=True)
-    try:
-        assert running.stderr is not None
-        assert any("1 replica, at http://127.0.0.1" in line for line in running.stderr)
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
-        begun = threading.Event()
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(streamed, client, "hello", begun, **LONG)
-            assert begun.wait(PATIENCE)
-            running.send_signal(signal.SIGTERM)
-            assert len(asked.result(PATIENCE)) > 0
-        assert running.wait(PATIENCE) == 0
-        assert "Traceback" not in running.stderr.read()
-    finally:
-        if running.poll() is None:
-            os.kill(running.pid, signal.SIGKILL)
-        running.wait()
 
 
 @pytest.mark.parametrize(
