@@ -592,6 +592,10 @@ def test_edges_are_recorded_on_request(tiny):
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"max_new_tokens": "8"}, "max_new_tokens is '8'; it must be a whole number"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5; it must be a whole number"),
+        ({"max_new_tokens": True}, "max_new_tokens is True; it must be a whole number"),
+        ({"max_tokens": 4}, "did you mean 'max_new_tokens'"),
+        ({"stratgy": "dream"}, "did you mean 'strategy'"),
+        ({"regex": 5}, "regex is 5; it must be a text"),
         ({"max_new_tokens": 63}, "65 tokens long .*takes 64"),
         ({"max_new_tokens": 99999999999}, "100000000001 tokens long .*takes 64"),
         ({"block_length": 3}, "block_length 3 does not divide the 8 new tokens"),
@@ -631,6 +635,16 @@ def test_mistakes(arguments, words):
 def test_no_prompts(tiny, prompts):
     with pytest.raises(DapdError, match="empty"):
         tiny.generate_batch(prompts)
+
+
+def test_a_text_is_not_a_list_of_its_letters(tiny):
+    with pytest.raises(DapdError, match="give a list of texts"):
+        tiny.generate_batch("hi")
+
+
+def test_a_dtype_is_one_of_torch():
+    with pytest.raises(DapdError, match=r"dtype is 'float16'; give one of torch's, such as torch.bfloat16"):
+        dapd.load("random:tiny-llada", dtype="float16")
 
 
 @pytest.mark.parametrize("ids", [[264], [1, -1], torch.tensor([1, 999])], ids=str)

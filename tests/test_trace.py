@@ -211,6 +211,11 @@ def test_foreign_files(tmp_path, text):
     refused(tmp_path, text, "line 1: not a dapd trace")
 
 
+@pytest.mark.parametrize("text", ["{}\n", "[1, 2]\n", "3\n"])
+def test_what_a_trace_is_made_of_is_said(tmp_path, text):
+    refused(tmp_path, text, "a line of a trace is a JSON object with a kind")
+
+
 def test_a_file_that_is_nested_too_deeply(tmp_path):
     refused(tmp_path, "[" * 100_000 + "\n", "line 1: not a dapd trace .*nested too deeply")
 

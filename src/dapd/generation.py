@@ -144,6 +144,8 @@ def load(
     `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
     nothing then, but every command can be tried with it.
     """
+    if isinstance(dtype, str):
+        raise DapdError(f"dtype is {dtype!r}; give one of torch's, such as torch.bfloat16")
     model = open_model(
         source,
         device=device,
@@ -269,6 +271,8 @@ class DiffusionLM:
         At most `batch_size` of them (None: all) share a forward pass; the next prompt takes the place of one that is
         complete.
         """
+        if isinstance(prompts, str):
+            raise DapdError("the prompts are one text; give a list of texts, or call generate()")
         if not len(prompts):
             raise DapdError("no prompts: the list is empty; give at least one")
         canvases = [self.canvas(prompt, max_new_tokens, fixed) for prompt in prompts]
@@ -338,7 +342,7 @@ class DiffusionLM:
 
         Where the tokenizer closes every text (BERT and its kin), a plain text is closed behind the masks.
         """
-        if not isinstance(max_new_tokens, int):
+        if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool):
             raise DapdError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number")
         ids, closing = self.tokenizer.frame(prompt) if isinstance(prompt, str) else (self.encode(prompt), [])
         self._check_prompt([*ids, *closing])
@@ -394,6 +398,8 @@ class DiffusionLM:
         building one takes seconds."""
         if regex is None and json_schema is None:
             return None
+        if regex is not None and not isinstance(regex, str):
+            raise DapdError(f"regex is {regex!r}; it must be a text")
         from dapd.forms import build  # which needs numpy
 
         key = json.dumps([regex, json_schema])  # the order of a schema's properties is that of the text

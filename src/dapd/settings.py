@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,6 +114,10 @@ def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
     return replace(strategy, **fields)
 
 
+ARGUMENTS = ("strategy", "max_new_tokens", "batch_size", "fixed", "regex", "json_schema", "on_step", "options")
+"""What `generate` and its kin take beside fields of the loop: a slip in such a name ends among the fields."""
+
+
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
     """Options with some fields, of their own or of their sampling, changed."""
     for name in fields:
@@ -126,6 +131,9 @@ def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
 def _no_field_of_the_loop(name: str) -> DapdError:
     owner = next((key for key, preset in PRESETS.items() if name in field_names(type(preset))), None)
     if owner is None:
+        near = difflib.get_close_matches(name, [*LOOP_FIELDS, *ARGUMENTS], n=1)
+        if near and near[0] in ARGUMENTS:
+            return DapdError(f"unknown setting {name!r}; did you mean {near[0]!r}?")
         return unknown("setting", name, LOOP_FIELDS)
     return DapdError(f"{name} is a field of a strategy: give strategy=dapd.strategy({owner!r}, {name}=...)")
 

@@ -258,6 +258,8 @@ def read_traces(path: str | Path) -> list[Trace]:
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
         try:
             content = parse_json(line)
+            if not isinstance(content, dict) or "kind" not in content:
+                raise ValueError("a line of a trace is a JSON object with a kind")
             kind = content.pop("kind")
             if kind == "trace" and not is_open:
                 if content.pop("version") != VERSION:

@@ -192,6 +192,19 @@ def test_the_order_of_alternatives_does_not_matter(lm):
     assert lm.generate("x", max_new_tokens=4, regex="a|ab", bias=((ord("b"), 1000.0),)).text == "ab"
 
 
+@pytest.mark.parametrize("pattern", [".{6}", "[^a]{5}.+", "(.|\\n){6,}"])
+def test_a_letter_that_may_be_any_is_not_the_end(lm, pattern):
+    end = ((lm.network.profile.eos_id, 1000.0),)  # a text that could end sooner would
+    assert re.fullmatch(pattern, lm.generate("x", max_new_tokens=16, regex=pattern, bias=end).text)
+
+
+def test_a_beginning_that_comes_again_costs_nothing():
+    """`No` may stand anywhere in the twenty letters behind it; what began there would make a million states."""
+    tokens = {byte: bytes([byte]) for byte in range(256)}
+    limits = BuildLimits(seconds=10)
+    assert build(tokens, 300, Profile(299, 298, 298), regex="N.{20}", limits=limits).automaton.shortest == 21
+
+
 def test_fixed_tokens_are_part_of_the_text(lm):
     done = lm.generate("x", max_new_tokens=6, regex="[a-z]{4}", fixed={2: ord("q")})
     assert re.fullmatch("[a-z]{2}q[a-z]", done.text)
@@ -204,7 +217,7 @@ def test_what_the_tokens_cannot_spell_is_refused(lab):
         lab.generate([{"role": "user", "content": "Shuffle the list: 3"}], max_new_tokens=8, regex="日本")
 
 
-@pytest.mark.parametrize("pattern", ["(a", "(?=a)b", r"(a)\1", "", "x" * 30_000], ids=lambda p: p[:8])
+@pytest.mark.parametrize("pattern", ["(a", "a)|(b", "(?=a)b", r"(a)\1", "", "x" * 30_000], ids=lambda p: p[:8])
 def test_a_pattern_that_cannot_be_read_is_refused(lm, pattern):
     with pytest.raises(DapdError, match="pattern"):
         lm.generate("x", max_new_tokens=8, regex=pattern)
@@ -214,6 +227,20 @@ def test_where_a_pattern_is_wrong_is_said(lm):
     words = r"not a valid regular expression: missing \), unterminated subpattern at position 4"
     with pytest.raises(DapdError, match=words):
         lm.generate("x", max_new_tokens=8, regex="Ask (Nora|")
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"regex": "a(?=b)"}, "the pattern cannot be used: .*look-around"),
+        ({"regex": "^a$"}, r"the pattern cannot be used: .*\^ or \$"),
+        ({"json_schema": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}}, "the schema .*leads to itself"),
+    ],
+    ids=str,
+)
+def test_why_a_form_cannot_be_used_is_said_in_plain_words(lm, form, words):
+    with pytest.raises(DapdError, match=words):
+        lm.form(**form)
 
 
 def test_a_pattern_that_no_machine_holds_ends_in_time():
@@ -236,6 +263,9 @@ REFUSED = {
     "needs a type": {},
     "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}},
     "required": {"type": "object", "properties": {}, "required": ["a"]},
+    "required must name": {"type": "object", "properties": {"1": {"type": "null"}}, "required": [1]},
+    "minLength is 5 and maxLength 2": {"type": "string", "minLength": 5, "maxLength": 2},
+    "minItems is 3": {"type": "array", "items": {"type": "null"}, "minItems": 3, "maxItems": 1},
     "not of type": {"type": "integer", "enum": ["a"]},
     "format": {"type": "string", "format": "email"},
     "maxLength": {"type": "string", "maxLength": 10**9},

@@ -262,6 +262,8 @@ def test_a_closed_vocabulary_names_the_words_it_lacks(tmp_path):
     assert tokenizer.encode("copy the list") == [2, 4, 5]
     with pytest.raises(DapdError, match=r"does not know 'shuffle', 'quickly': its vocabulary is closed. Ask for help"):
         tokenizer.encode("shuffle the list quickly shuffle")
+    with pytest.raises(DapdError, match=r"does not know 'a{40}\.\.\.': its vocabulary is closed"):
+        tokenizer.encode("a" * 5000)
     lenient = load_tokenizer(tmp_path, closed_profile(), lenient=True)
     assert lenient.encode("shuffle the list quickly") == [4, 5]
 

@@ -150,6 +150,16 @@ def test_the_stock_client_chats(chatting):
     assert said.id.startswith("chatcmpl-")
 
 
+def test_an_answer_may_come_back_as_it_was_sent(chatting):
+    asked = [{"role": "user", "content": "Shuffle the list: 3 1 2"}]
+    said = client(chatting).chat.completions.create(model="lab", messages=asked, max_tokens=8).choices[0].message
+    again = client(chatting).chat.completions.create(model="lab", messages=[*asked, said, *asked], max_tokens=8)
+    plain = [*asked, {"role": "assistant", "content": said.content}, *asked]
+    assert again.choices[0].message.content == chatting.lm.generate(plain, max_new_tokens=8, early_stop=True).text
+    refused = chatting.ask("chat/completions", messages=[{"role": "assistant", "content": "3", "refusal": "no"}])
+    assert refused.json()["error"]["param"] == "messages.0.refusal"
+
+
 def test_parts_and_developers_are_read(chatting):
     plain = chatting.ask(
         "chat/completions", messages=[{"role": "user", "content": "Shuffle the list: 3"}], max_tokens=8

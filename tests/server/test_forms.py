@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import openai
 import pytest
@@ -65,3 +66,11 @@ def test_a_form_that_cannot_be_kept_is_refused_by_name(served, fields, param):
     answer = served.ask(**fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+def test_the_time_of_a_request_counts_while_its_form_is_built(served, monkeypatch):
+    monkeypatch.setattr(served.lm, "form", lambda **_: time.sleep(1))
+    began = time.monotonic()
+    assert served.ask(regex="a", timeout=0.1).status_code == 504
+    assert served.ask(response_format={"type": "text"}, max_tokens=4).status_code == 200  # it does not wait for forms
+    assert time.monotonic() - began < 1

@@ -52,12 +52,59 @@ def test_what_cannot_be_honoured_is_refused_by_name(served, name, value):
     assert name in f"{error['param']} {error['message']}"
 
 
+BLAMED = {
+    "stop": ({"stop": ["a"] * 9}, "at most 8"),
+    "prompt": ({"prompt": []}, "at least 1"),
+    "prompt.0": ({"prompt": [-1]}, "greater than or equal to 0"),
+    "template": ({"template": 5}, "it must be a string or it must be a list"),
+    "messages": ({"messages": [{"role": "user", "content": "x"}], "prompt": "x"}, "there is no such field"),
+    "stream_options": ({"stream_options": {"include_usage": True}}, "needs stream"),
+    "stream_mode": ({"stream_mode": "denoise"}, "needs stream"),
+    "edges": ({"stream": True, "edges": True}, "needs stream"),
+    "echo": ({"echo": True, "logprobs": 1}, "leave out echo"),
+    "timeout": ({"timeout": 601}, "at most 600 seconds"),
+    "logit_bias": ({"logit_bias": {"01": 5}}, "not a token id"),
+    "n_blocks": ({"n_blocks": 3}, "do not divide"),
+    "regex": ({"regex": "[a-z]{9}\\x00"}, "cannot spell"),
+    "response_format": ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "needs a type"),
+}
+
+
+@pytest.mark.parametrize("param", BLAMED)
+def test_the_field_to_change_is_named_and_what_is_wrong_with_it(served, param):
+    fields, words = BLAMED[param]
+    error = served.ask("infill" if "template" in fields else "completions", **fields).json()["error"]
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+def test_a_prompt_that_leaves_no_room_is_the_one_to_blame(served):
+    room = served.lm.network.max_length
+    error = served.ask(prompt=[65] * room, max_tokens=None).json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    assert f"the model takes {room - 1}" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"), [("GET", "completions", "use POST"), ("POST", "words", "no such path")]
+)
+def test_a_wrong_path_or_method_says_which_is_right(served, method, path, words):
+    assert words in served.http.request(method, f"/v1/{path}").json()["error"]["message"]
+
+
 @pytest.mark.parametrize("name", ["tools", "functions", "audio", "store", "modalities", "prediction"])
 def test_what_a_chat_cannot_honour_is_refused_by_name(chatting, name):
     value = {"tools": [{}], "functions": [{}], "store": True}.get(name, ["audio"])
     answer = chatting.ask("chat/completions", messages=[{"role": "user", "content": "Sort"}], **{name: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name
+
+
+def test_null_is_a_field_left_out(served):
+    left_out = ("stream", "stream_mode", "early_stop", "edges", "echo", "stream_options", "strategy", "top_k", "n")
+    answer = served.ask(**dict.fromkeys(left_out))
+    assert answer.json()["choices"] == served.ask().json()["choices"]
+    assert served.chunks(stream_options={"include_usage": None})
 
 
 def test_neutral_values_pass(served):

@@ -86,7 +86,8 @@ def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise DapdError(f"the form is too complicated: it was not built within {limits.seconds} s") from None
     if done.returncode == worker.MISTAKE:
-        raise DapdError(f"the pattern cannot be used: {done.stderr.decode(errors='replace').strip()[:300]}")
+        what = "the pattern" if task["schema"] is None else "the schema"
+        raise DapdError(f"{what} cannot be used: {done.stderr.decode(errors='replace').strip()[:300]}")
     if done.returncode != 0:
         raise DapdError(
             f"the form is too complicated: it takes more than {limits.memory >> 20} MB or too long to build"

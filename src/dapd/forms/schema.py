@@ -71,6 +71,9 @@ def _check_type(schema: Mapping[str, Any], keys: set[str], where: str, depth: in
         bound = schema.get(name, 0)
         if not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MOST:
             raise DapdError(f"{where}.{name} is {bound!r}; allowed: 0 to {MOST}")
+    for low, high in (("minItems", "maxItems"), ("minLength", "maxLength")):
+        if schema.get(low, 0) > schema.get(high, MOST):
+            raise DapdError(f"{where}: {low} is {schema[low]} and {high} {schema[high]}; nothing is as long as that")
     if kind == "object":
         _check_object(schema, where, depth)
     if kind == "array" and "items" in schema:
@@ -85,7 +88,7 @@ def _check_object(schema: Mapping[str, Any], where: str, depth: int) -> None:
     if not isinstance(schema.get("additionalProperties", False), bool):
         raise DapdError(f"{where}.additionalProperties must be true or false")
     required = schema.get("required", [])
-    if not isinstance(required, list) or not set(map(str, required)) <= set(properties):
+    if not isinstance(required, list) or not all(isinstance(name, str) and name in properties for name in required):
         raise DapdError(f"{where}.required must name properties of the object")
 
 

@@ -24,6 +24,8 @@ LLADA_CHAT = (
     f"{HEADER}assistant{HEADER_END}{{{{ '\\n\\n' }}}}"
 )
 """LLaDA's chat format as a template. Like LLaDA's, it always ends with the assistant's header."""
+SHOWN = 40
+"""Letters of an unknown word in a message: behind a longer one nobody would see what to do."""
 
 
 class WordTokenizer:
@@ -78,7 +80,7 @@ class WordTokenizer:
         pieces = self.pattern.findall(text)
         unknown = [piece for piece in pieces if piece not in self.words]
         if unknown and not self.lenient:
-            shown = listed(list(dict.fromkeys(piece.strip(" ") or piece for piece in _whole(unknown))))
+            shown = listed(list(dict.fromkeys(_short(piece.strip(" ") or piece) for piece in _whole(unknown))))
             advice = f"{self.hint}; the model lab:any-text leaves such words out"
             raise DapdError(f"the model does not know {shown}: its vocabulary is closed. {advice}")
         return [self.words[piece] for piece in pieces if piece in self.words]
@@ -108,6 +110,11 @@ class WordTokenizer:
 
     def token_bytes(self) -> dict[int, bytes]:
         return {number: text.encode() for text, number in self.words.items() if text not in self.special}
+
+
+def _short(piece: str) -> str:
+    """A word that a message has room for."""
+    return piece if len(piece) <= SHOWN else f"{piece[:SHOWN]}..."
 
 
 def _whole(pieces: Sequence[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -69,10 +70,16 @@ class Front:
     async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
         if not self.engine.ready:
             raise ClosedError("the server is shutting down")
-        form = isinstance(body, Answering) and (body.regex is not None or body.response_format is not None)
+        form = isinstance(body, Answering) and body.has_form
         readers = self.builders if form else self.readers
-        plan = await asyncio.get_running_loop().run_in_executor(readers, read, body)
-        ticket = Ticket(self.engine, self.lm, plan)
+        seconds = self.planner.seconds(body)
+        deadline = time.monotonic() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                plan = await asyncio.get_running_loop().run_in_executor(readers, read, body)
+        except TimeoutError:
+            return mistakes.answer(*mistakes.FAULTS["timeout"])
+        ticket = Ticket(self.engine, self.lm, plan, deadline)
         answers = Answers(kind, self.lm, plan, _n_top(body))
         if body.stream:
             with_usage = body.stream_options is not None and body.stream_options.include_usage

@@ -25,6 +25,24 @@ WORDS = 500
 """Characters of a message: what a client wrote may stand in it."""
 
 
+PLAIN = {
+    "Not Found": "there is no such path; texts are at /v1/chat/completions, /v1/completions and /v1/infill, all paths "
+    "at /openapi.json",
+    "There was an error parsing the body": "the body is JSON that cannot be read: too deep, or with a number too long",
+    "extra_forbidden": "there is no such field",
+    "missing": "this field is needed",
+    "string_type": "it must be a string",
+    "bool_type": "it must be true or false",
+    "int_type": "it must be a whole number",
+    "float_type": "it must be a number",
+    "list_type": "it must be a list",
+    "dict_type": "it must be a JSON object",
+    "model_type": "it must be a JSON object",
+    "model_attributes_type": "it must be a JSON object",
+}
+"""What the libraries say, or the kind of mistake that they name, in words for whoever wrote the request."""
+
+
 class MistakeError(DapdError):
     """A mistake of the client's in one parameter."""
 
@@ -52,16 +70,22 @@ def answer(
 
 
 async def on_validation(_: Request, error: Exception) -> JSONResponse:
-    """The most particular thing that is wrong with a body: for a field of several types, that of the nearest one."""
+    """The most particular thing that is wrong with a body: for a field of several types, that of the nearest one, and
+    of the wrong type only where it has none of them."""
     assert isinstance(error, RequestValidationError)
-    first = max(error.errors(), key=lambda one: len(one["loc"]))
+    found = error.errors()
+    first = max(found, key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
     if first["type"] == "json_invalid":
         return answer(400, "the body is not JSON")
     if first["type"] in ("model_attributes_type", "model_type", "missing") and len(first["loc"]) == 1:
         return answer(400, "the body must be a JSON object, sent with Content-Type: application/json")
     place = [str(part) for part in first["loc"] if part != "body"]
     param = _spoken(place)
-    return answer(400, f"{param}: {first['msg']}" if param else f"the body: {first['msg']}", param)
+    if first["type"] == "clash":
+        return answer(400, first["msg"], first["ctx"]["param"])
+    alike = [one for one in found if one["type"].endswith("_type") and one["loc"][:-1] == first["loc"][:-1]]
+    said = " or ".join(dict.fromkeys(_plain(one) for one in (alike if first in alike and len(place) > 1 else [first])))
+    return answer(400, f"{param}: {said}" if param else f"the body: {said}", param)
 
 
 async def on_mistake(_: Request, error: Exception) -> JSONResponse:
@@ -76,11 +100,17 @@ async def on_mistake(_: Request, error: Exception) -> JSONResponse:
 
 async def on_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return answer(error.status_code, str(error.detail), headers=error.headers)
+    detail = PLAIN.get(str(error.detail), str(error.detail))
+    allowed = (error.headers or {}).get("Allow")
+    return answer(error.status_code, detail if allowed is None else f"use {allowed}", headers=error.headers)
 
 
 async def on_fault(_: Request, error: Exception) -> JSONResponse:
     return answer(500, FAULTS["fault"][1])
+
+
+def _plain(one: Mapping[str, Any]) -> str:
+    return PLAIN.get(one["type"], str(one["msg"]))
 
 
 def _spoken(place: Sequence[str]) -> str | None:

@@ -33,8 +33,6 @@ class Plan:
     prompt_tokens: int
     echoes: list[str]
     """What stands before each text in the answer."""
-    seconds: float
-    """Time limit."""
 
 
 class Planner:
@@ -76,7 +74,7 @@ class Planner:
         self._check_length("template", int(canvas.slots.sum()), self.limits.new_tokens)
         work = self._work(body, Work(canvas, chosen.strategy, options, body.seed or 0, len(ids)), chosen)
         given = len(canvas.tokens) - int(canvas.slots.sum())
-        return Plan([work], given, [""], self._seconds(body))
+        return Plan([work], given, [""])
 
     def _answering(self, body: Answering, prompts: list[Any], wanted: int | None, top: int, param: str) -> Plan:
         self._check_model(body)
@@ -84,7 +82,10 @@ class Planner:
         if n > 1 and not body.temperature:
             raise MistakeError("n", "n above 1 needs a temperature above 0: all choices would be the same")
         if len(prompts) * n > self.limits.choices:
-            raise MistakeError("n", f"prompts times n is {len(prompts) * n}; at most {self.limits.choices} are allowed")
+            raise MistakeError(
+                "n" if n > 1 else param,
+                f"prompts times n is {len(prompts) * n}; at most {self.limits.choices} are allowed",
+            )
         chosen, options = self._how(body, top)
         constraint = self._constraint(body)
         stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
@@ -92,6 +93,7 @@ class Planner:
         for number, prompt in enumerate(prompts):
             ids = self._encode(prompt, param)
             counted += len(ids)
+            self._check_room(param, len(ids))
             n_new = self._n_new(body, wanted, prompt, len(ids))
             with blaming("max_tokens"):
                 canvas = self.lm.canvas(ids, n_new)
@@ -99,7 +101,7 @@ class Planner:
                 seed = (body.seed or 0) + number * n + choice
                 work = Work(canvas, chosen.strategy, options, seed, len(ids), stops, constraint)
                 works.append(self._work(body, work, chosen))
-        return Plan(works, counted, [""] * len(works), self._seconds(body))
+        return Plan(works, counted, [""] * len(works))
 
     def _work(self, body: Request, work: Work, chosen: Setting) -> Work:
         """The work, if it can be done."""
@@ -117,10 +119,18 @@ class Planner:
                 name=0, seed=work.seed, constraint=work.constraint,
             )  # fmt: skip
         except DapdError as error:
-            words = set(re.findall(r"\w+", str(error).replace("max_new_tokens", "max_tokens")))
-            named = [name for name in type(body).model_fields if name in words]
-            raise MistakeError(named[0] if named else "strategy", str(error)) from None
+            raise MistakeError(self._blamed(body, str(error)), str(error)) from None
         return work
+
+    def _blamed(self, body: Request, message: str) -> str:
+        """The field that a mistake in the row comes from: one that the message names, or one whose matter it is."""
+        words = set(re.findall(r"\w+", message.replace("max_new_tokens", "max_tokens"))) - {"model"}
+        named = [name for name in type(body).model_fields if name in words]
+        if not named and "blocks" in words and body.n_blocks is not None:
+            return "n_blocks"
+        if not named and "form" in words and isinstance(body, Answering):
+            return "response_format" if body.regex is None else "regex"
+        return named[0] if named else "strategy"
 
     def _how(self, body: Request, top: int) -> tuple[Setting, Options]:
         """Strategy and options of a request."""
@@ -162,7 +172,8 @@ class Planner:
     def _bias(self, body: Request) -> tuple[tuple[int, float], ...]:
         pairs = []
         for token, amount in (body.logit_bias or {}).items():
-            if not (token.isascii() and token.isdigit()) or int(token[:12]) >= self.lm.network.vocab_size:
+            known = token.isascii() and token.isdigit() and int(token[:12]) < self.lm.network.vocab_size
+            if not known or token != str(int(token)):  # 01 would be a second word for 1
                 raise MistakeError("logit_bias", f"{token[:40]!r} is not a token id of the model")
             pairs.append((int(token), float(amount)))
         return tuple(sorted(pairs))
@@ -221,8 +232,19 @@ class Planner:
         if length > most:
             raise MistakeError(param, f"{param}: {length} tokens; at most {most} are allowed", code="too_long")
 
-    def _seconds(self, body: Request) -> float:
-        return min(body.timeout or self.limits.seconds, self.limits.seconds)
+    def _check_room(self, param: str, length: int) -> None:
+        """A prompt that fills the model alone is too long, however few tokens are asked for."""
+        most = self.lm.network.max_length - 1
+        if length > most:
+            words = f"{param}: {length} tokens; the model takes {most} and one to answer with"
+            raise MistakeError(param, words, code="context_length_exceeded")
+
+    def seconds(self, body: Request) -> float:
+        """The time that a request has, from now on."""
+        asked, most = body.timeout, self.limits.seconds
+        if asked is not None and asked > most:
+            raise MistakeError("timeout", f"timeout is {asked:g}; at most {most:g} seconds are allowed")
+        return most if asked is None else asked
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 from dapd.generation import DiffusionLM
@@ -18,12 +17,12 @@ QUIET = 15.0
 class Ticket:
     """Hands a plan to the engine and awaits what comes of it."""
 
-    def __init__(self, engine: Engine, lm: DiffusionLM, plan: Plan) -> None:
+    def __init__(self, engine: Engine, lm: DiffusionLM, plan: Plan, deadline: float) -> None:
+        """The deadline is one on the clock of `time.monotonic`."""
         self.engine = engine
         self.plan = plan
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        deadline = time.monotonic() + plan.seconds
         self.jobs = [Job(lm, work, index, self._tell, deadline) for index, work in enumerate(plan.works)]
         engine.submit(self.jobs)
 

@@ -16,6 +16,12 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 Stop = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=8)]
 Plain = bool | Annotated[int, Field(ge=-(10**9), le=10**9)] | Annotated[Number, Field(ge=-1e9, le=1e9)] | str | None
 
+
+def clash(param: str, message: str) -> PydanticCustomError:
+    """Fields that do not go together; `param` is the one to change."""
+    return PydanticCustomError("clash", "{words}", {"words": message, "param": param})
+
+
 UNORDERED = "tokens are decided in no fixed order, so there is no count of those before it"
 NO_TOOLS = "the model calls no tools; ask for a form with response_format or regex"
 
@@ -35,6 +41,15 @@ class Wire(BaseModel):
     """Unknown fields are refused, and no value is turned into another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: Any) -> Any:
+        """Null stands for a field that was left out, as elsewhere: the stock client sends it for None."""
+        if not isinstance(given, dict):
+            return given
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in given.items() if value is not None or name not in optional}
 
 
 class StrategyChoice(BaseModel):
@@ -111,6 +126,17 @@ class Request(Wire):
             raise PydanticCustomError("surrogate", "a string holds half of a character (a lone surrogate)") from None
         return given
 
+    @model_validator(mode="after")
+    def _streams(self) -> Self:
+        """What only a stream can show is not ignored where there is none."""
+        if self.stream_options is not None and not self.stream:
+            raise clash("stream_options", "stream_options needs stream: true")
+        if self.stream_mode == "denoise" and not self.stream:
+            raise clash("stream_mode", "stream_mode denoise needs stream: true")
+        if self.edges and self.stream_mode != "denoise":
+            raise clash("edges", "edges needs stream: true and stream_mode: denoise")
+        return self
+
 
 class Answering(Request):
     """Requests whose answer follows a prompt."""
@@ -121,6 +147,11 @@ class Answering(Request):
     response_format: ResponseFormat | None = None
     regex: Text | None = None
 
+    @property
+    def has_form(self) -> bool:
+        """Whether the text is to have a form."""
+        return self.regex is not None or (self.response_format is not None and self.response_format.type != "text")
+
 
 class ContentPart(Wire):
     type: Literal["text"]
@@ -130,6 +161,12 @@ class ContentPart(Wire):
 class Message(Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(min_length=1)]
+    # An answer may come back as it was sent, also by other servers: with empty fields beside its text.
+    refusal: Annotated[Any, only(None, why="give what was said as content")] = None
+    annotations: Annotated[Any, only(None, [], why="the model reads text alone")] = None
+    audio: Annotated[Any, only(None, why="the model reads text alone")] = None
+    tool_calls: Annotated[Any, only(None, [], why=NO_TOOLS)] = None
+    function_call: Annotated[Any, only(None, why=NO_TOOLS)] = None
 
     def plain(self) -> dict[str, str]:
         """The message as a chat template takes it."""
@@ -160,9 +197,9 @@ class ChatRequest(Answering):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
-            raise PydanticCustomError("logprobs", "top_logprobs needs logprobs: true")
+            raise clash("top_logprobs", "top_logprobs needs logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise PydanticCustomError("max_tokens", "give max_tokens or max_completion_tokens, not both")
+            raise clash("max_tokens", "give max_tokens or max_completion_tokens, not both")
         return self
 
 
@@ -178,7 +215,7 @@ class CompletionRequest(Answering):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.echo and self.logprobs is not None:
-            raise PydanticCustomError("echo", "logprobs are of generated tokens alone; leave out echo")
+            raise clash("echo", "logprobs are of generated tokens alone; leave out echo")
         return self
 
 
@@ -194,5 +231,5 @@ class InfillRequest(Request):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.prompt is not None and self.messages is not None:
-            raise PydanticCustomError("prompt", "give prompt or messages, not both")
+            raise clash("prompt", "give prompt or messages, not both")
         return self
