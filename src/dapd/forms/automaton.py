@@ -75,6 +75,12 @@ class Automaton:
         targets, begin = np.unique(self.target, return_index=True)
         return begin.astype(np.int64), targets
 
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """The first edge into each state, and behind the last state the number of edges."""
+        bounds: list[int] = np.searchsorted(self.target, np.arange(self.n_states + 1)).tolist()
+        return bounds
+
     def step(self, best: Floats, scores: Floats) -> Floats:
         """The best sum that reaches each state with one more token, whose class has this score."""
         begin, targets = self._groups
@@ -85,7 +91,7 @@ class Automaton:
 
     def edge_into(self, state: int, best: Floats, scores: Floats) -> tuple[int, int]:
         """The source and the class of the best edge into a state: where `step` got its value from."""
-        low, high = np.searchsorted(self.target, [state, state + 1])
+        low, high = self._bounds[state], self._bounds[state + 1]
         edge = low + int(np.argmax(best[self.source[low:high]] + scores[self.kind[low:high]]))
         return int(self.source[edge]), int(self.kind[edge])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -76,8 +75,6 @@ def build(
 
 def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
     """What the worker makes of a task."""
-    import numpy as np
-
     command = [sys.executable, "-I", "-W", "ignore", str(Path(worker.__file__))]
     try:
         done = subprocess.run(
@@ -92,5 +89,25 @@ def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
         raise DapdError(
             f"the form is too complicated: it takes more than {limits.memory >> 20} MB or too long to build"
         )
-    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as arrays:
-        return dict(arrays)
+    return transitions(done.stdout, task["vocab_size"])
+
+
+def transitions(written: bytes, vocab_size: int) -> dict[str, Any]:
+    """What the worker wrote: the start, the accepting states, and the transitions of the vocabulary's tokens."""
+    import numpy as np
+
+    numbers = np.frombuffer(written, np.int64)
+    n_states, n_edges, before, start = numbers[:4]
+    names, sizes, token, target, final = np.split(numbers[4:], np.cumsum((n_states, n_states, n_edges, n_edges)))
+    source = np.repeat(names, sizes)
+    inside = (token < vocab_size) & (source != before)
+    # The token behind the vocabulary is the byte of the mark, which a pattern may take for a letter (`.` does): it is
+    # the mark where the pattern is complete with it.
+    complete = (token == vocab_size) & (source != before) & np.isin(target, final)
+    return {
+        "start": start,
+        "accepting": source[complete],
+        "source": source[inside],
+        "token": token[inside],
+        "target": target[inside],
+    }

@@ -73,11 +73,15 @@ class Language:
         sums = self._sums(canvas, scores)
         edges = self.automaton
         forced = torch.zeros(canvas.length, dtype=torch.bool)
+        masked = canvas.masked[canvas.start :].tolist()
+        reached, allowed = np.isfinite(sums), np.isfinite(scores)
         alive = np.isin(np.arange(edges.n_states), edges.accepting)
         for place in range(len(scores) - 1, -1, -1):
-            used = np.isfinite(sums[place][edges.source] + scores[place][edges.kind]) & alive[edges.target]
-            kinds = np.unique(edges.kind[used])
-            forced[canvas.start + place] = len(kinds) == 1 and bool(edges.is_single[kinds[0]])
+            used = reached[place][edges.source] & allowed[place][edges.kind] & alive[edges.target]
+            if masked[place]:
+                kinds = edges.kind[used]
+                alone = len(kinds) > 0 and bool((kinds == kinds[0]).all() and edges.is_single[kinds[0]])
+                forced[canvas.start + place] = alone
             alive = np.zeros(edges.n_states, dtype=bool)
             alive[edges.source[used]] = True
         return (forced & canvas.masked)[window]

@@ -1,15 +1,16 @@
 """A process of its own that turns a pattern into an automaton over tokens, and may not take more than it is given.
 
 A short pattern can stand for an automaton that no machine holds, and the library that builds it cannot be interrupted.
-This file is run as a script, without the rest of the package. It reads one JSON object and writes arrays of numpy.
+This file is run as a script, without the rest of the package and without numpy, which takes longer to load than most
+patterns to build. It reads one JSON object and writes whole numbers of 64 bits.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
+from array import array
 from typing import Any
 
 MISTAKE = 3
@@ -45,18 +46,21 @@ def expression(task: dict[str, Any]) -> str:
 
 
 def automaton(task: dict[str, Any]) -> bytes:
-    """Start, accepting states and transitions (state, token, next state), as arrays of numpy."""
-    import numpy as np
+    """Everything about the automaton, as whole numbers; `building.transitions` reads them.
+
+    The numbers of states and of transitions, the state before the marks and the one behind them; the name of each
+    state and how many transitions leave it; the token of each transition, and the next state of each; the final states.
+    """
     from outlines_core import Index, Vocabulary
 
     # Four things about the library have to be got around. It drops alternatives as soon as an earlier one matches
     # (`a|ab` would never be `ab`): with a mark behind the pattern, nothing matches before the mark. It also works out
     # where a match could begin later in a text, which takes forever for `N.{20}`: before the pattern stand three
     # marks, the first of which matches alone, and from there on what would begin later is dropped. It gives up at a
-    # place for which the vocabulary has no token: every byte gets a token of its own, which is left out below. And a
-    # bracket too many would close the group around the pattern: without a group around it, it is a mistake.
+    # place for which the vocabulary has no token: every byte gets a token of its own, which the reader leaves out. And
+    # a bracket too many would close the group around the pattern: without a group around it, it is a mistake.
     size = task["vocab_size"]
-    mark, eos, begin = size, size + 256, size + 257
+    eos, begin = size + 256, size + 257
     letters = {bytes([byte]): [size + byte] for byte in range(256)}
     pattern = expression(task)
     Index(f"|{pattern}", Vocabulary(eos, letters))
@@ -67,24 +71,19 @@ def automaton(task: dict[str, Any]) -> bytes:
     index = Index(f"\\x00(?:\\x00\\x00(?:{pattern})\\x00|)", Vocabulary(eos, vocabulary))
     before = index.get_initial_state()
     table = index.get_transitions()
-    sizes = np.fromiter(map(len, table.values()), np.int64, len(table))
-    source = np.repeat(np.fromiter(table, np.int64, len(table)), sizes)
-    token = np.fromiter((token for row in table.values() for token in row), np.int64, int(sizes.sum()))
-    target = np.fromiter((state for row in table.values() for state in row.values()), np.int64, int(sizes.sum()))
-    inside = (token < size) & (source != before)
-    # A pattern may take the mark's byte for a letter (`.` does): it is the mark where the pattern is complete with it.
-    final = np.fromiter(index.get_final_states(), np.int64)
-    complete = (token == mark) & (source != before) & np.isin(target, final)
-    out = io.BytesIO()
-    np.savez(
-        out,
-        start=np.array(index.get_next_state(before, begin)),
-        accepting=source[complete],
-        source=source[inside],
-        token=token[inside],
-        target=target[inside],
+    tokens, targets = array("q"), array("q")
+    for row in table.values():
+        tokens.extend(row)
+        targets.extend(row.values())
+    parts = (
+        array("q", (len(table), len(tokens), before, index.get_next_state(before, begin))),
+        array("q", table),
+        array("q", map(len, table.values())),
+        tokens,
+        targets,
+        array("q", index.get_final_states()),
     )
-    return out.getvalue()
+    return b"".join(part.tobytes() for part in parts)
 
 
 def fault(regex: str | None) -> str | None:
