@@ -72,10 +72,11 @@ class Front:
             raise ClosedError("the server is shutting down")
         form = isinstance(body, Answering) and body.has_form
         readers = self.builders if form else self.readers
+        self.planner.check_model(body)
         seconds = self.planner.seconds(body)
         deadline = time.monotonic() + seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds if form else None):
                 plan = await asyncio.get_running_loop().run_in_executor(readers, read, body)
         except TimeoutError:
             return mistakes.answer(*mistakes.FAULTS["timeout"])

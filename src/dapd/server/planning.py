@@ -62,7 +62,6 @@ class Planner:
         return replace(plan, echoes=echoes)
 
     def infill(self, body: InfillRequest) -> Plan:
-        self._check_model(body)
         prompt: Prompt | None = body.prompt
         if body.messages is not None:
             prompt = [message.plain() for message in body.messages]
@@ -77,7 +76,6 @@ class Planner:
         return Plan([work], given, [""])
 
     def _answering(self, body: Answering, prompts: list[Any], wanted: int | None, top: int, param: str) -> Plan:
-        self._check_model(body)
         n = body.n or 1
         if n > 1 and not body.temperature:
             raise MistakeError("n", "n above 1 needs a temperature above 0: all choices would be the same")
@@ -223,7 +221,8 @@ class Planner:
     def _echo(self, prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else self.lm.tokenizer.decode(prompt)
 
-    def _check_model(self, body: Request) -> None:
+    def check_model(self, body: Request) -> None:
+        """Refuse a request for another model."""
         if body.model != self.lm.name:
             message = f"the model {body.model[:100]!r} is not here; this server has {self.lm.name!r}"
             raise MistakeError("model", message, 404, "model_not_found")
