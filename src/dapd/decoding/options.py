@@ -44,8 +44,8 @@ class Options:
     settle: int = 1
     """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
     early_stop: bool = False
-    """A row is done when everything before its first EOS is decided; what is left becomes EOS. A template that is filled
-    has no such end."""
+    """A row is done when everything before its first EOS is decided; what is left becomes EOS. A template that is
+    filled has no such end."""
     eos_run: float | None = None
     """Confidence from which the EOS tokens at the end of the canvas are committed together, whatever the strategy says
     of each; None: as it decides. Where one of them stands all behind it do: the run is as sure as its first. A template
