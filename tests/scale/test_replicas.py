@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -59,20 +60,20 @@ def config() -> Config:
     return Config(port=free_port(), keys=Keys((KEY,)), limits=Limits(new_tokens=300))
 
 
-@pytest.fixture(scope="module")
-def command(joined, config) -> Iterator[subprocess.Popen[str]]:
-    """`dapd serve` with two replicas that are ready."""
-    where = ["--port", str(config.port), "--address", joined.spread.address, "--patience", str(PATIENCE)]
-    limits = ["--max-new-tokens", str(config.limits.new_tokens), "--replicas", "2"]
+@contextmanager
+def serving(replicas: int, port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """`dapd serve` with replicas that are ready."""
+    fleet = ["--port", str(port), "--replicas", str(replicas), "--patience", str(PATIENCE)]
     running = subprocess.Popen(
-        [sys.executable, "-m", "dapd", "serve", "-m", RECIPE.model, "--device", "cpu", *where, *limits],
+        [sys.executable, "-m", "dapd", "serve", "-m", RECIPE.model, "--device", "cpu", *fleet, *more],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "DAPD_API_KEYS": KEY},
     )
+    said = f"{replicas} replica{'s' * (replicas > 1)}, at http://127.0.0.1:{port}"
     try:
         assert running.stderr is not None
-        assert any(f"2 replicas, at http://127.0.0.1:{config.port}" in line for line in running.stderr)
+        assert any(said in line for line in running.stderr)
         yield running
     finally:
         if running.poll() is None:
@@ -81,10 +82,21 @@ def command(joined, config) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
+def command(joined, config) -> Iterator[subprocess.Popen[str]]:
+    """Two replicas on the cluster of all tests."""
+    limits = ["--max-new-tokens", str(config.limits.new_tokens)]
+    with serving(2, config.port, "--address", joined.spread.address, *limits) as running:
+        yield running
+
+
+def client_of(port: int) -> Any:
+    """The stock client; it makes no second try of its own."""
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
 def client(command, config):
-    """The stock client of the replicas; it makes no second try of its own."""
-    base = f"http://127.0.0.1:{config.port}/v1"
-    return openai.OpenAI(base_url=base, api_key=KEY, max_retries=0, timeout=PATIENCE)
+    return client_of(config.port)
 
 
 @pytest.fixture(scope="module")
@@ -202,17 +214,28 @@ def ending(asked: Future[str]) -> object:
         return error
 
 
-def test_the_command_finishes_what_was_begun(command, client):
-    """The last test with replicas: it ends them."""
+def ended_while_it_writes(running: subprocess.Popen[str], client: Any) -> None:
+    """End the command by SIGTERM in the middle of a text, which is finished all the same."""
     begun = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(streamed, client, "hello", begun, **LONG)
         assert begun.wait(PATIENCE)
-        command.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGTERM)
         assert len(asked.result(PATIENCE)) > 0
-    assert command.wait(PATIENCE) == 0
-    assert "Traceback" not in command.stderr.read()
-    until(lambda: not any(name.startswith("SERVE") for name in named_actors()), PATIENCE)  # it leaves nothing there
+    assert running.wait(PATIENCE) == 0
+    assert "Traceback" not in running.stderr.read()
+
+
+def test_the_command_finishes_what_was_begun(command, client):
+    """The last test with replicas on the cluster: it ends them, and leaves nothing there."""
+    ended_while_it_writes(command, client)
+    until(lambda: not any(name.startswith("SERVE") for name in named_actors()), PATIENCE)
+
+
+def test_a_cluster_of_the_commands_own():
+    port = free_port()
+    with serving(1, port) as running:
+        ended_while_it_writes(running, client_of(port))
 
 
 def test_a_replica_whose_engine_died_is_not_well():

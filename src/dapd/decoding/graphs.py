@@ -129,10 +129,10 @@ class Flight:
         self.inputs: Inputs = filled(inputs, recording.packing.unpack(self.packed))
         self._launch(tensors(list(states)))
 
-    def _launch(self, states: Sequence[Tensor]) -> None:
+    def _launch(self, values: Sequence[Tensor]) -> None:
         with self.lock:
             self.recording.packed.copy_(self.packed, non_blocking=True)
-            for buffer, value in zip(tensors(self.recording.states), states, strict=True):
+            for buffer, value in zip(tensors(self.recording.states), values, strict=True):
                 buffer.copy_(value)
             packed, outcomes, memories = self.recording.replay()
             self.memories: list[object] = mapped(torch.clone, memories)

@@ -198,7 +198,10 @@ class Row:
         return self._drawn[purpose]
 
     def allowed(self, outcome: Outcome) -> Bool[Tensor, " n"]:
-        """What is committed of what was selected, with what the row itself demands."""
+        """What is committed of what was selected, with what the row itself demands.
+
+        Counts the passes that commit nothing, and refuses one too many of them.
+        """
         choices = self.choices
         self._check_outcome(outcome, choices)
         commit = choices & (choices.cumsum(-1) == 1) if self._begins_shifted_block() else outcome.commit
