@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dapd.decoding.plan import PassPlan
-from dapd.decoding.row import Memory, Row
+from dapd.decoding.row import Row
 from dapd.decoding.step import Outcome
-from dapd.decoding.tree import filled, signature, tensors
+from dapd.decoding.tree import filled, mapped, tensors
 from dapd.errors import StrategyContractError
 from dapd.models.cache import KVPool
 from dapd.models.columns import Span
@@ -108,14 +109,10 @@ class GroupState:
         return cls(uniform, noise, _joined([row.memory for row in rows]))
 
 
-def _joined(memories: Sequence[Memory]) -> object:
-    """The memories of some rows as one, which may have come from several calls of `select`."""
-    tree = memories[0].tree
-    whole = [memory.index for memory in memories] == [*range(memories[0].rows)]
-    if whole and all(memory.tree is tree for memory in memories):
-        return tree
-    parts = [[value[memory.index] for value in tensors(memory.tree)] for memory in memories]
-    return filled(tree, [torch.stack(column) for column in zip(*parts, strict=True)])
+def _joined(memories: Sequence[object]) -> object:
+    """What is remembered for each of some rows, as one: every tensor with the rows as its first dimension."""
+    parts = [tensors(memory) for memory in memories]
+    return filled(memories[0], [torch.stack(column) for column in zip(*parts, strict=True)])
 
 
 def remember(plan: PassPlan, trees: Sequence[object]) -> None:
@@ -123,9 +120,8 @@ def remember(plan: PassPlan, trees: Sequence[object]) -> None:
     for group, tree in zip(plan.groups, trees, strict=True):
         _check_memory(group.members, tree)
     for group, tree in zip(plan.groups, trees, strict=True):
-        form = signature(tree, skip=1)
         for index, row in enumerate(group.members):
-            row.memory = Memory(tree, index, len(group.members), form)
+            row.memory = mapped(itemgetter(index), tree)
 
 
 def _check_memory(rows: Sequence[Row], tree: object) -> None:

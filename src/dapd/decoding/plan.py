@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 
 from dapd.decoding.row import Columns, Row
+from dapd.decoding.tree import signature
 from dapd.models.columns import Span, width
 from dapd.strategies.base import AttentionNeed
 
@@ -86,28 +87,32 @@ class Planner:
 
     def passes(self, rows: Sequence[Row], pool_length: int) -> list[PassPlan]:
         """Passes that bring every row one step further; kept keys have room for `pool_length` columns."""
-        return [self._pass(part, pool_length) for kind in _kinds(rows) for part in _alike(kind)]
+        return [self._plan(part, pool_length) for some in _that_may_share(rows) for part in _of_similar_width(some)]
 
-    def _pass(self, rows: Sequence[Row], pool_length: int) -> PassPlan:
+    def _plan(self, rows: Sequence[Row], pool_length: int) -> PassPlan:
+        """The pass that these rows share."""
         keeps = rows[0].keeps
         # Matrix products compute 64 rows at a time at least: a row alone may as well be a little longer.
         multiple = self.multiple if self.multiple == 1 or len(rows) > 1 else 2 * self.multiple
         length = pool_length if keeps else rounded(max(row.length for row in rows), multiple)
         groups: list[Group] = []
-        for members in _groups(rows):
+        for members in _by_rule(rows):
             first = groups[-1].rows.stop if groups else 0
-            members = self._filled_up(members)
+            members = self._up_to_a_usual_number(members)
             groups.append(Group(tuple(members), slice(first, first + len(members))))
         ordered = [row for group in groups for row in group.members]
+        span: Span = slice(0, length)
+        if keeps:
+            span = self._columns(ordered, [self._positions_to_compute(row) for row in ordered], length)
         return PassPlan(
             groups=tuple(groups),
             length=length,
-            span=self._named(ordered, [self._computed(row) for row in ordered], length) if keeps else slice(0, length),
-            window=self._named(ordered, [row.window for row in ordered], length),
+            span=span,
+            window=self._columns(ordered, [row.window for row in ordered], length),
             attention=next((row.needs.attention for row in rows if row.needs.attention is not None), None),
         )
 
-    def _filled_up(self, rows: list[Row]) -> list[Row]:
+    def _up_to_a_usual_number(self, rows: list[Row]) -> list[Row]:
         """The rows, with the last one repeated (and ignored later) until their number is one that occurs often.
 
         Each number of rows needs a recording of its own; where nothing is recorded no row is repeated.
@@ -116,21 +121,23 @@ class Planner:
         step = 1 if self.multiple == 1 or n <= 8 else 2 if n <= 16 else 4 if n <= 32 else 8
         return [*rows, *rows[-1:] * (rounded(n, step) - n)]
 
-    def _computed(self, row: Row) -> Columns:
-        """The positions to compute: a whole row with padding up to a multiple, so that its length does not matter."""
+    def _positions_to_compute(self, row: Row) -> Columns:
+        """A whole row is computed with padding up to a multiple, so that its length does not matter."""
         columns = row.columns()
         whole = isinstance(columns, slice) and columns == slice(0, row.length)
         return slice(row.length - rounded(row.length, self.multiple), row.length) if whole else columns
 
-    def _named(self, rows: Sequence[Row], positions: Sequence[Columns], length: int) -> Span:
-        """The columns of some positions: one slice for all rows, or the columns of each row.
+    def _columns(self, rows: Sequence[Row], positions: Sequence[Columns], length: int) -> Span:
+        """The columns in which some positions of each row stand: one slice, or a list for each row.
 
-        A row that has fewer than the others repeats its last column.
+        A slice becomes a part of what is recorded. So positions that move from block to block are listed where passes
+        are recorded, even if they are the same in all rows. A list that is shorter than the others repeats its last
+        column.
         """
-        moves = self.multiple > 1 and any(len(row.blocks) > 1 for row in rows)
         columns = [_shifted(one, length - row.length) for one, row in zip(positions, rows, strict=True)]
         first = columns[0]
         same = isinstance(first, slice) and all(isinstance(one, slice) and one == first for one in columns)
+        moves = self.multiple > 1 and any(len(row.blocks) > 1 for row in rows)
         if isinstance(first, slice) and same and (not moves or first == slice(0, length)):
             return first
         lists = [torch.arange(one.start, one.stop) if isinstance(one, slice) else one for one in columns]
@@ -143,21 +150,21 @@ def rounded(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _kinds(rows: Sequence[Row]) -> list[list[Row]]:
+def _that_may_share(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows that may share a pass: all of them keep keys and values or none does, and no two read other attention."""
-    kinds: dict[tuple[bool, AttentionNeed | None], list[Row]] = {}
+    parts: dict[tuple[bool, AttentionNeed | None], list[Row]] = {}
     for row in rows:
-        kinds.setdefault((row.keeps, row.needs.attention), []).append(row)
+        parts.setdefault((row.keeps, row.needs.attention), []).append(row)
     # Rows that read no attention join those that do.
     for keeps in (False, True):
-        readers = [part for (keep, need), part in kinds.items() if keep is keeps and need is not None]
+        readers = [part for (keep, need), part in parts.items() if keep is keeps and need is not None]
         if readers:
-            readers[0] += kinds.pop((keeps, None), [])
-    return list(kinds.values())
+            readers[0] += parts.pop((keeps, None), [])
+    return list(parts.values())
 
 
-def _alike(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of about the same width: to pad one row to the width of another must cost less than another pass."""
+def _of_similar_width(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows by how many columns they need: to pad a row to the width of another must cost less than another pass."""
     widths = {row: width(row.columns()) for row in rows}
     ordered = sorted(rows, key=lambda row: -widths[row])
     parts: list[list[Row]] = []
@@ -169,11 +176,11 @@ def _alike(rows: Sequence[Row]) -> list[list[Row]]:
     return parts
 
 
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows by what one call of `select` can decide; the form of what is remembered must be the same as well."""
+def _by_rule(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that one call of `select` can decide together: by equal rules, and with memories that can be joined."""
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.rule, width(row.window), row.memory.form), []).append(row)
+        groups.setdefault((row.rule, width(row.window), signature(row.memory)), []).append(row)
     return list(groups.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 from dapd.canvas import Canvas
 from dapd.decoding.options import Options, Reuse
 from dapd.decoding.step import Outcome
-from dapd.decoding.tree import signature
 from dapd.errors import DapdError, StrategyContractError
 from dapd.models.base import MaskedLM
 from dapd.models.columns import width
@@ -41,20 +40,6 @@ class Constraint(Protocol):
     def forced(self, canvas: Canvas, window: slice) -> Bool[Tensor, " n"]:
         """The masks of a window at which only one token is left, whatever the model says."""
         ...
-
-
-@dataclass(frozen=True)
-class Memory:
-    """One row's part of what a strategy remembers for all rows that it decided together."""
-
-    tree: object
-    """What the strategy returned; every tensor in it has those rows as its first dimension."""
-    index: int
-    """Which of the rows this one is."""
-    rows: int
-    """How many rows they were."""
-    form: Hashable
-    """What the memories of two rows must have in common to be joined: everything but the values of tensors."""
 
 
 class Row:
@@ -100,8 +85,8 @@ class Row:
         """When its first pass began."""
         self.idle = 0
         """Passes in a row without a commit."""
-        self.memory = Memory(None, 0, 1, signature(None))
-        """Nothing at first."""
+        self.memory: object = None
+        """What its strategy remembers of it: the row's part of every tensor that the strategy returned."""
         self.age = torch.zeros(canvas.length, dtype=torch.long) if options.reuse is Reuse.SETTLED else None
         """Passes since each position was decided, where settled ones are reused."""
         self.place: int | None = None

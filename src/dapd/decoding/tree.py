@@ -55,12 +55,9 @@ def tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def signature(tree: Any, skip: int = 0) -> Hashable:
-    """What two trees must have in common to stand in each other's place: all but the values of their tensors.
-
-    The first `skip` dimensions of the tensors may differ.
-    """
-    return tuple((*leaf.shape[skip:], leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves(tree))
+def signature(tree: Any) -> Hashable:
+    """What two trees must have in common to stand in each other's place: all but the values of their tensors."""
+    return tuple((*leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves(tree))
 
 
 class Packing:
