@@ -1,4 +1,4 @@
-"""Rows that come and go: who has a place, what the next passes are, and what becomes of a row that fails."""
+"""Rows that come and go: which rows have a place, which passes are next, and what becomes of a row that fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dapd.models.cache import KVPool
 from dapd.strategies.base import Selects
 
 GROWTH = 128
-"""Memory for keys and values that has become too short is made anew with a multiple of so many columns."""
+"""A pool of keys and values that has become too short is replaced by one whose length is a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Decoder:
         self.rows: list[Row] = []
         self.waiting: deque[Row] = deque()
         self.failures: dict[Hashable, Exception] = {}
-        """Rows that had to leave, by name, and why; the others go on."""
+        """The error of each row that had to leave, by the row's name; the other rows go on."""
         self.pool: KVPool | None = None
         """Memory for keys and values, once a row reuses any."""
         self.ahead: list[Launch] = []
-        """Next passes that were launched already."""
+        """Passes of the next step that were launched already."""
         self.columns_needed = 0
         """Columns that rows needed computed, over all passes."""
         self.columns_computed = 0
@@ -141,7 +141,7 @@ class Decoder:
         return self.places is None or len(self.rows) < self.places
 
     def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
-        """The passes of some rows beside those that are on their way: all are started before the first is awaited."""
+        """Run a pass of some rows beside the passes that are on their way: all start before the first is awaited."""
         planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
         # Rows that go on as they are would never meet those that were planned anew: then all are planned next time.
         steady = not (ahead and planned)
@@ -160,7 +160,7 @@ class Decoder:
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
-        """After a pass that failed: each of its rows alone, so that only those leave that fail by themselves."""
+        """After a pass that failed, run each of its rows alone, so that only those leave which fail by themselves."""
         if len(rows) > 1:
             return [step for row in rows for step in self._pass([row])]
         self.failures[rows[0].name] = error
@@ -208,11 +208,11 @@ class Decoder:
         return steps
 
     def _goes_on(self, rows: Sequence[Row]) -> bool:
-        """Whether none of these rows was cancelled, and nobody waits for a place that is free."""
+        """Whether none of these rows was cancelled, and no waiting row could take a place now."""
         return all(row in self.rows for row in rows) and not (self.waiting and self._has_place())
 
     def _make_room(self) -> None:
-        """A place for every row that keeps keys and values."""
+        """Give every row that keeps keys and values a place in a pool that is large enough."""
         keepers = [row for row in self.rows if row.keeps]
         if not keepers:
             return

@@ -1,4 +1,4 @@
-"""What the rows of a pass send to the device, and what comes back to them."""
+"""What travels between host and device: the inputs of a pass, its outcomes, and what strategies remember."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dapd.models.cache import KVPool
 from dapd.models.columns import Span
 
 Results = tuple[list[Outcome], list[object]]
-"""What came of a pass for each group, which travels to the host, and what is remembered, which stays on the device."""
+"""For each group its outcome, which travels to the host, and its strategy's memory, which stays on the device."""
 
 
 @dataclass(frozen=True)
 class GroupInputs:
-    """What differs from pass to pass for the rows of a group."""
+    """The inputs of a pass that belong to one group."""
 
     choices: Bool[Tensor, "g n"]
     """Positions that may be committed."""
@@ -48,7 +48,7 @@ class GroupInputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What differs from pass to pass. They travel to the device in one piece."""
+    """Everything that differs from pass to pass; it travels to the device in one piece."""
 
     tokens: Int[Tensor, "b length"]
     padding: Int[Tensor, " b"]
@@ -91,12 +91,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class GroupState:
-    """What the rows of a group have on the device: the numbers drawn for this pass, and what is remembered for them."""
+    """What a group has on the device: the random numbers drawn for this pass, and the strategy's memory of its rows."""
 
     uniform: Float[Tensor, "g n vocab"] | None
-    """Draws for the tokens, where there is a temperature."""
+    """Random numbers by which tokens are drawn; None at temperature 0."""
     noise: Float[Tensor, "g n"] | None
-    """Draws for the strategy, where it wants any."""
+    """Random numbers for the strategy; None where it does not ask for any."""
     memory: object
 
     @classmethod
@@ -116,7 +116,7 @@ def _joined(memories: Sequence[object]) -> object:
 
 
 def remember(plan: PassPlan, trees: Sequence[object]) -> None:
-    """Give every row its part of what the strategies remember of a pass: all of them, or none if one is refused."""
+    """Give every row its part of the memories that the strategies returned: all rows, or none if one is refused."""
     for group, tree in zip(plan.groups, trees, strict=True):
         _check_memory(group.members, tree)
     for group, tree in zip(plan.groups, trees, strict=True):

@@ -39,9 +39,9 @@ BUCKET = 32
 MAX_RECORDINGS = 128
 """Recordings kept; the one that was not used for longest goes first."""
 MAX_KINDS = 1024
-"""Kinds of passes remembered: those that occurred once, and those that cannot be recorded."""
+"""Kinds of passes that are counted: those that occurred once, and those that cannot be recorded."""
 MAX_FREE_POOLS = 2
-"""Pools of keys and values that wait for the next decoding of their size."""
+"""Pools of keys and values that are kept for the next decoding of their size."""
 PATIENCE = 64
 """Passes after which a recording that lacked memory is tried again."""
 
@@ -150,7 +150,7 @@ class Flight:
         return self.outcomes, self.memories
 
     def may_repeat(self) -> bool:
-        """Whether the recording holds for what the strategies remember now, and for how torch computes now."""
+        """Whether the recording fits the form of the strategies' memories now, and torch's present settings."""
         before = signature([state.memory for state in self.recording.states])
         return before == signature(self.memories) and self.recording.mode == kernels.mode(self.recording.packed.device)
 
@@ -161,18 +161,19 @@ class Flight:
 
 
 class Recordings:
-    """The recordings that a caller keeps for a model, and the keys and values that they read and write.
+    """The recordings that a caller keeps for a model, and the pools of keys and values that they read and write.
 
-    Several decodings may use them, in several threads too: one pass runs at a time.
+    Several decodings may share them, in several threads too: one pass runs at a time.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.kept: OrderedDict[Key, Recording] = OrderedDict()
         self.occurrences: OrderedDict[Key, int | None] = OrderedDict()
-        """How often a kind of pass ran as it is; None: it cannot be recorded."""
+        """How often a kind of pass ran without a recording. None: it cannot be recorded. Below 0: so many more such
+        passes until recording it is tried again."""
         self.proven: set[Hashable] = set()
-        """What passes were recorded with before, whatever their shapes: it need not be tried again."""
+        """Rules with which a pass was recorded before, whatever its shapes: no trial run is needed."""
         self.free: list[KVPool] = []
         self.lock = threading.RLock()
 
@@ -194,9 +195,9 @@ class Recordings:
         states: Sequence[GroupState],
         pool: KVPool | None,
     ) -> Flight | None:
-        """A pass as a recording, from its second time on; None: it has to run as it is.
+        """Replay a pass that is recorded, or record it if such a pass has run before; None: run it as it is.
 
-        `weights` is what must be the same besides the pass's own rules and shapes.
+        `weights` tells models apart, as the rules and shapes of a pass do not.
         """
         with self.lock:
             shapes = (signature(inputs), signature(list(states)))
@@ -209,7 +210,7 @@ class Recordings:
             return Flight(self.kept[key], inputs, states, self.lock)
 
     def _occurred(self, key: Key) -> bool:
-        """Whether such a pass has been here before and can be recorded."""
+        """Count one more pass of a kind, and say whether it is time to record it."""
         times = self.occurrences.get(key, 0)
         _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
         return times is not None and times > 0
@@ -243,7 +244,7 @@ class Recordings:
                 self.forget(self.free.pop(0))
 
     def forget(self, pool: KVPool) -> None:
-        """Let go of everything about a pool: recordings would hold its memory, and another may get its identity."""
+        """Drop a pool's recordings: they would hold its memory, and a later pool may get the same identity."""
         with self.lock:
             for store in (self.kept, self.occurrences):
                 for key in [key for key in store if key[-1] == id(pool)]:

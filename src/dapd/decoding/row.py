@@ -23,22 +23,22 @@ Columns = slice | Int[Tensor, " s"]
 
 
 class Constraint(Protocol):
-    """What a text must be like. One object may serve many rows, which are then decided together."""
+    """A form that a text must have, such as a pattern. Rows with the same constraint object are decided together."""
 
     def check(self, canvas: Canvas) -> None:
-        """Refuse a canvas that cannot be filled with such a text."""
+        """Refuse a canvas that cannot be filled with a text of the form."""
         ...
 
     def tokens(self, scores: Float[Tensor, "n vocab"], canvas: Canvas, window: slice) -> Int[Tensor, " n"]:
-        """Tokens for the masks of a window that some such text holds, all of them together.
+        """The tokens at a window's masks of one text that has the form and fits the canvas, the best such text.
 
-        Whatever part of them is committed, the rest of the canvas can then still be filled with such a text. The
+        Whatever part of them is committed, the rest of the canvas can still be completed to a text of the form. The
         scores are those of each token at each position of the window; forbidden ones have the lowest finite score.
         """
         ...
 
     def forced(self, canvas: Canvas, window: slice) -> Bool[Tensor, " n"]:
-        """The masks of a window at which only one token is left, whatever the model says."""
+        """The masks of a window at which the form leaves a single token, whatever the model predicts."""
         ...
 
 
@@ -73,9 +73,9 @@ class Row:
         """Confidence from which a run of EOS is committed; a template that is filled has no such end."""
         self.masked = self.canvas.masked
         self.masks = [int(self.masked[block].sum()) for block in self.blocks]
-        """Masks of each block at the start."""
+        """The number of masks in each block at the start."""
         self.left = list(self.masks)
-        """Masks of each block now."""
+        """The number of masks in each block now."""
         self.total = int(canvas.slots.sum())
         self.block = 0
         self.step = 0
@@ -94,9 +94,9 @@ class Row:
         self.recordable = False
         """Whether its passes may be recorded."""
         self._generator = torch.Generator(model.device).manual_seed(seed)
-        """The row's own, so that its neighbours change nothing."""
+        """Every row has its own generator, so that rows which share its passes change nothing."""
         self._drawn: dict[str, Tensor] = {}
-        """The random numbers of the next pass, once they are drawn."""
+        """Random numbers for the next pass, by their purpose, once they are drawn."""
         self.rule: Hashable = (
             strategy if has_hash(strategy) else id(strategy),
             options.sampling,
@@ -162,7 +162,7 @@ class Row:
         return due.nonzero().flatten()
 
     def repeats(self, committed: int, commit: Bool[Tensor, " n"], token: Int[Tensor, " n"]) -> bool:
-        """Whether the next pass has the form of this one, a recorded one: same block, same columns, nothing to draw.
+        """Whether the next pass can replay the recording of this one: same block, same columns, nothing to draw.
 
         `committed` is the number of positions in `commit`, which the caller counts for all rows at once.
         """
@@ -175,7 +175,8 @@ class Row:
         return not (options.early_stop and self.tail(self.canvas.commit(self.window, commit, token)).any())
 
     def draw(self, purpose: str, *more: int) -> Float[Tensor, n * more]:
-        """Random numbers for the window, between 0 and 1; the same again if the pass has to be repeated."""
+        """Uniform(0, 1) numbers for the window. They stay the same until the row advances, so that a pass which failed
+        can be repeated."""
         if purpose not in self._drawn:
             shape = (width(self.window), *more)
             numbers = torch.rand(shape, generator=self._generator, dtype=torch.float64, device=self._generator.device)
@@ -183,9 +184,9 @@ class Row:
         return self._drawn[purpose]
 
     def allowed(self, outcome: Outcome) -> Bool[Tensor, " n"]:
-        """What is committed of what was selected, with what the row itself demands.
+        """The positions to commit: those that were selected, changed where block or constraint demand it.
 
-        Counts the passes that commit nothing, and refuses one too many of them.
+        Passes that commit nothing are counted, and one more in a row than the strategy may have is an error.
         """
         choices = self.choices
         self._check_outcome(outcome, choices)
@@ -212,11 +213,11 @@ class Row:
     def _with_forced(
         self, constraint: Constraint, commit: Bool[Tensor, " n"], token: Int[Tensor, " n"]
     ) -> Bool[Tensor, " n"]:
-        """What to commit, with everything that leaves no choice.
+        """What to commit, together with every position at which the constraint leaves a single token.
 
-        A model that knows several forms of a text, say other orders of its keys, predicts a mixture of them. What is
-        forced tells it which one is asked for, so the first pass of a block commits that alone, and none after it
-        lacks it.
+        A model that has learned several forms of a text, say other orders of the keys of a record, predicts a mixture
+        of them. Once the forced tokens are in place it predicts the form that is asked for. So the first pass of a
+        block commits these alone, and every later pass adds those that its own commits force.
         """
         if self.step == 0:
             forced = constraint.forced(self.canvas, self.window) & self.choices

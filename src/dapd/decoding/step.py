@@ -24,7 +24,7 @@ class Outcome:
     """What came of a pass at the n positions of a window, for the g rows of a group or for one row."""
 
     commit: Bool[Tensor, "*g n"]
-    """Positions whose token was committed."""
+    """Positions that were selected; in a `Step` those whose token was committed."""
     token: Int[Tensor, "*g n"]
     """The token predicted at each position, committed or not."""
     confidence: Float[Tensor, "*g n"]
@@ -50,9 +50,9 @@ class Step(Outcome):
     canvas: Canvas
     """The canvas after the commit."""
     seconds: float
-    """Time from the beginning of the row's first pass to the end of this one."""
+    """Seconds from the beginning of the row's first pass to the end of this one."""
     compute_seconds: float
-    """The time of this pass divided by the rows that shared it."""
+    """The time of this pass, in seconds, divided by the number of rows that shared it."""
 
     @property
     def done(self) -> bool:
