@@ -1,6 +1,6 @@
-"""What a pass costs as the canvas grows, on a CPU: DAPD, which looks at all pairs of masks, beside a plain threshold.
+"""The cost of a pass on a CPU as the canvas grows: DAPD, which looks at all pairs of masks, beside a plain threshold.
 
-The model is tiny, so that what is done besides its layers shows.
+The model is tiny, so that the cost of everything apart from its layers shows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHAPE = "tiny-llada"
 PLAIN = "fast-dllm"
 OURS = "dapd-staged"
 TAKEN = 16
-"""Positions that are independent of each other in the passes that are timed: what a trained model gives or less."""
+"""Size of the independent set in the passes that are timed: as large as with a trained model, or smaller."""
 
 
 def tiny(longest: int, *, warmup: int, repeats: int) -> Bench:
@@ -33,7 +33,10 @@ def tiny(longest: int, *, warmup: int, repeats: int) -> Bench:
 
 
 def measure(bench: Bench, columns: int) -> Record:
-    """Passes over a half-masked canvas of that length: milliseconds, and the memory that each kind takes besides."""
+    """Time passes over a half-masked canvas of `columns` columns with both decoders, and measure the memory of each.
+
+    Times are in milliseconds; memory is in MB, beyond what the process used before.
+    """
     plain, plain_mb = peak(lambda: bench.time_step(Case(PLAIN, 0, columns)))
     ours, ours_mb = peak(lambda: bench.time_step(Case(OURS, 0, columns, taken=min(TAKEN, columns // 4))))
     return {
@@ -50,9 +53,9 @@ def measure(bench: Bench, columns: int) -> Record:
 
 
 def peak(work: Callable[[], T]) -> tuple[T, float | None]:
-    """What some work gives, and the most memory that the process had meanwhile above what it had before, in MB.
+    """The result of some work, and how far the memory of the process rose above its level before the work, in MB.
 
-    Linux counts that itself, and lets the count be set back; None elsewhere.
+    Linux keeps the highest level itself and lets it be reset; on other systems the second value is None.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -64,6 +67,6 @@ def peak(work: Callable[[], T]) -> tuple[T, float | None]:
 
 
 def _status(name: str) -> int:
-    """A line of what the system knows of this process, in kB."""
+    """A number in kB from the status that Linux keeps of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])

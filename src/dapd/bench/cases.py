@@ -1,4 +1,4 @@
-"""What is measured: one forward pass, one step, one whole generation, each at given lengths and settings."""
+"""The measurements: of one forward pass, one step or one whole generation, each at given lengths and settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 """One measured row, as plain values."""
 
 NAIVE: dict[str, naive.Scan] = {"naive": "taken", "naive-pairs": "pairs"}
-"""Names of the naive path among the strategies: DAPD with the settings of `dapd-staged`."""
+"""Names by which the naive path can be given as a strategy -> its scan. It is DAPD as `dapd-staged` sets it."""
 
 CAPTURES = {
     "none": "no attention is captured",
@@ -53,10 +53,10 @@ class Case:
     reuse: str = "none"
     refresh: int | None = None
     refresh_until: int | None = None
-    """Single steps are then those after it, which have no full pass among them."""
+    """As in `Options`. Where single steps are timed, those after it are, which have no full pass among them."""
     block: int | None = None
     graphs: bool | None = None
-    """None: as the engine decides."""
+    """Whether passes are recorded as CUDA graphs; None: as the engine decides."""
     settle: int | None = None
     taken: int | None = None
     """DAPD: choose the edge threshold so that the set has about this many positions; None: the preset's threshold."""
@@ -92,7 +92,7 @@ class Case:
         return named("dapd-staged" if self.strategy in NAIVE else self.strategy).strategy
 
     def period(self, masks: int) -> int:
-        """Steps after which a full pass comes again, where columns are reused."""
+        """Number of steps from one full pass to the next where columns are reused, else 1."""
         if self.reuse == "none" or self.refresh_until is not None:
             return 1
         if self.refresh is not None or self.reuse == "settled":
@@ -101,7 +101,7 @@ class Case:
 
     @property
     def last_full(self) -> int:
-        """The steps among which full passes are, where only early steps are refreshed."""
+        """Number of first steps to which full passes are confined by `refresh_until`; 0 where they are not."""
         return 0 if self.reuse == "none" or self.refresh_until is None else self.refresh_until
 
     def flops(self, model: Transformer, masks: int) -> float | None:
@@ -162,21 +162,22 @@ class Bench:
             if not graph:
                 return time_calls(call, self.device, warmup=self.warmup, repeats=self.repeats)
             timing = time_calls(graphed(call), self.device, warmup=self.warmup, repeats=self.repeats)
-            # What a replay works in was taken when the graph was recorded, before memory was watched.
+            # The memory of a replay was taken when the graph was recorded, before memory was measured.
             return dataclasses.replace(timing, peak_gb=None, reserved_gb=None)
 
     def step(self, case: Case) -> Record:
-        """Consecutive steps from a half-masked canvas on, one position committed in each."""
+        """Time consecutive steps from a half-masked canvas on, each of which commits one position per row."""
         return self.step_record(case, self.time_step(case))
 
     def step_record(self, case: Case, timing: Timing) -> Record:
         return self.record("step", case, timing, case.flops(self.model, case.gen // 2))
 
     def time_step(self, case: Case) -> Timing:
-        """Whole periods, at least `repeats` steps.
+        """Time consecutive steps: whole periods, and at least `repeats` steps.
 
-        An engine may record a kind of step when it meets it the second time. Where there are several kinds (blocks,
-        full passes among others, numbers of columns) the same steps are made twice beforehand.
+        The engine may record a kind of step as a CUDA graph when it meets it the second time. With blocks or reuse
+        there are several kinds (full passes and others, different numbers of columns), so the same steps are made
+        twice before they are timed.
         """
         masks = case.gen // 2
         period = case.period(masks)
@@ -213,7 +214,7 @@ class Bench:
             assert isinstance(rule, Dapd)
             yield from naive.naive_decode(self.model, canvases, rule, scan=NAIVE[case.strategy], pace=pace)
             return
-        # Step by step, LLaDA's own rule needs no help to commit one position.
+        # LLaDA's own rule commits exactly `k` positions by itself and needs no `Paced` around it.
         exact = type(rule) is TopK and rule.steps is None and pace.steps is None and rule.k == pace.k
         strategy = rule if exact else Paced(rule, pace)
         for steps in passes(self.model, canvases, strategy, case.options(), recordings):

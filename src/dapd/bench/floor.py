@@ -36,14 +36,14 @@ def forward_flops(
 
 @dataclass(frozen=True)
 class Rate:
-    """What a matrix product reaches on this device."""
+    """The speed of a large matrix product on one device."""
 
     size: int
     dtype: str
     ms: float
-    """In steady work, as everything else is timed."""
+    """Milliseconds of one product in steady work, which is how everything else is timed, too."""
     rested_ms: float | None = None
-    """On a GPU that did nothing before: the clock that it has until it reaches its power limit."""
+    """The same on a GPU that was idle before: its clock is higher until it reaches its power limit. None: no GPU."""
 
     @property
     def tflops(self) -> float:
@@ -68,6 +68,6 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
     rested, warmup = None, 5
     if device.type == "cuda":
         rested = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats, rested=True).ms
-        warmup = 100  # what heats best is the product itself
+        warmup = 100  # nothing heats a GPU better than the product itself
     steady = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats).ms
     return Rate(side, str(dtype).removeprefix("torch."), steady, rested)

@@ -91,7 +91,7 @@ def attend(
     model: Transformer,
     kept: list[Tensor] | None,
 ) -> Float[Tensor, "b l e"]:
-    """Attention: the library's where nobody looks at the weights, spelt out where they are kept."""
+    """Attention: torch's function where the weights are not needed, spelt out where `kept` collects them."""
     config = model.config
     kv = config.n_kv_heads * config.head_dim
     parts = projected(layer.qkv_proj, (config.d_model, kv, kv), h)
@@ -150,7 +150,10 @@ def select(
     strategy: Dapd,
     scan: Scan,
 ) -> Bool[Tensor, " n"]:
-    """The positions that one row commits: the greedy set, with what the shortcut adds or takes out beforehand."""
+    """The positions that one row commits: the greedy set and the positions of the shortcut.
+
+    Those of the shortcut "direct" take no part in the scan.
+    """
     nodes = canvas.masked.nonzero().flatten().to(attention.device)
     commit = torch.zeros(canvas.length, dtype=torch.bool, device=attention.device)
     if not len(nodes):

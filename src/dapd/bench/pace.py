@@ -21,7 +21,7 @@ from dapd.strategies.topk import quota
 
 @dataclass(frozen=True)
 class Pace:
-    """A fixed number of positions a step, or as many as a number of steps needs."""
+    """How many positions each step commits: `k`, or as many as a generation in `steps` steps needs."""
 
     k: int = 1
     steps: int | None = None
@@ -32,7 +32,7 @@ class Pace:
         return quota(progress, self.steps, self.k)
 
     def count(self, index: int, total: int) -> int:
-        """The same from the number of steps made before, for one block of `total` masks."""
+        """Positions to commit in step `index`, counted from 0, of a block that had `total` masks at first."""
         if self.steps is None:
             return self.k
         return max(1, total // self.steps + (index < total % self.steps))
@@ -50,7 +50,7 @@ def paced(
 
 @dataclass(frozen=True)
 class Paced:
-    """A strategy that chooses as it does, and pays for it, but commits at a given pace."""
+    """A strategy that makes the choice of `inner`, so that its cost is measured, but commits at a given pace."""
 
     inner: Selects
     pace: Pace
@@ -113,7 +113,7 @@ def with_set_of(model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, 
 
 
 class Spy:
-    """A strategy that chooses as another one does and keeps what it is shown."""
+    """A strategy that chooses as `inner` does and keeps every observation."""
 
     def __init__(self, inner: Selects) -> None:
         self.inner = inner

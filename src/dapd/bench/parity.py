@@ -1,4 +1,7 @@
-"""Whether the fast path decides as the reference path does: torch operations alone, no recorded graphs."""
+"""Whether the fast path makes the same decisions as the reference path.
+
+The reference path uses torch operations alone: no kernels of this package and no recorded graphs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Run:
     before: tuple[tuple[Canvas, ...], ...]
     """The canvases of the rows that took part in each pass, as they stood before it."""
     steps: tuple[tuple[Step, ...], ...]
-    """What each pass did, in the same order."""
+    """The steps of those rows, pass by pass and in the same order."""
     ends: tuple[list[int], ...]
     """The tokens of every row at the end."""
 
@@ -71,9 +74,10 @@ def _commits(step: Step, number: int) -> set[Commit]:
 
 
 def forced(lm: DiffusionLM, strategy: Selects, reference: Run) -> int:
-    """Commits that differ where the fast path starts every pass from the reference's canvases, be it of another dtype.
+    """Number of the reference's commits that the fast path does not make when every pass starts from its canvases.
 
-    Once two trajectories part they stay apart; this counts the decisions that differ by themselves.
+    The reference may be of another dtype. Two decodings that have parted stay apart; this counts the decisions that
+    differ for a reason of their own.
     """
     differing = 0
     for canvases, theirs in zip(reference.before, reference.steps, strict=True):
@@ -85,7 +89,11 @@ def forced(lm: DiffusionLM, strategy: Selects, reference: Run) -> int:
 
 
 def compare(lm: DiffusionLM, canvases: Sequence[Canvas], name: str, baseline: Run | None) -> tuple[Record, Run]:
-    """The fast path beside the reference path in the model's own dtype, and beside an earlier reference."""
+    """Compare the fast path with the reference path in the model's own dtype: the record, and the reference's run.
+
+    `baseline` is the reference's run in the first dtype: where it is given, this dtype's reference is compared with it,
+    and so is the fast path, pass by pass from the same canvases.
+    """
     strategy = named(name).strategy
     reference = decoded(lm, canvases, strategy, reference=True)
     fast = decoded(lm, canvases, strategy, reference=False)
@@ -110,7 +118,7 @@ def compare(lm: DiffusionLM, canvases: Sequence[Canvas], name: str, baseline: Ru
 def parity(
     loaded: Iterator[tuple[str, DiffusionLM]], strategies: list[str], task: str, n_prompts: int
 ) -> Iterator[Record]:
-    """A record for each dtype and strategy; the first dtype is what the others are compared with as well."""
+    """A record for each dtype and strategy. Every other dtype is also compared with the first one."""
     baselines: dict[str, Run] = {}
     for dtype, lm in loaded:
         canvases = canvases_of(lm, task, n_prompts)

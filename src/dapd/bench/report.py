@@ -1,4 +1,4 @@
-"""What was measured, as tables for people and one JSON line for programs; a file is complete after every row."""
+"""The measurements as tables for people and as one JSON line for programs; a file is complete after every row."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ COLUMNS: dict[str, dict[str, str]] = {
         "forced_versus_first_dtype": "from one canvas",
     },
 }
-"""The columns of each table, in order: field of a record, heading. Columns in which nothing stands are left out."""
+"""The columns of each table, in order: field of a record -> heading. Empty columns are left out."""
 
 WORDS = ("kind", "model", "dtype", "strategy", "capture", "reuse", "target", "how")
 """The columns that hold words; they stand before the numbers."""
 
 
 def environment(device: torch.device, rates: Iterable[Rate] = ()) -> Record:
-    """What the numbers depend on besides the settings."""
+    """The versions and hardware that the numbers depend on apart from the settings."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "torch": torch.__version__,
@@ -120,7 +120,7 @@ def environment(device: torch.device, rates: Iterable[Rate] = ()) -> Record:
 
 
 class Report:
-    """Rows as they come."""
+    """The rows of one benchmark; after each that is added, the file is written again."""
 
     def __init__(self, name: str, device: torch.device, path: Path | None) -> None:
         if path is not None:
@@ -143,7 +143,7 @@ class Report:
         return json.dumps({"bench": self.name, **environment(self.device, self.rates), "rows": self.rows})
 
     def floors(self) -> list[str]:
-        """The products that the floors come from, in words."""
+        """The matrix products that the floors come from, a line of text for each."""
         out = []
         for rate in self.rates:
             product = f"{rate.size} x {rate.size} {rate.dtype} product"
@@ -153,7 +153,7 @@ class Report:
         return out
 
     def tables(self) -> list[Table]:
-        """What was measured, a table for each kind of row."""
+        """The measurements, in a table for each kind of row."""
         kinds = {
             kind: [row for row in self.rows if table_of(row) == kind and (kind == "target" or "error" not in row)]
             for kind in COLUMNS
@@ -161,7 +161,7 @@ class Report:
         return [as_table(rows, COLUMNS[kind]) for kind, rows in kinds.items() if rows]
 
     def failures(self) -> list[str]:
-        """What could not be measured, and why."""
+        """The measurements that failed, each with its error."""
         keys = ("kind", "model", "strategy", "capture", "dtype")
         wrong = [row for row in self.rows if "error" in row and row["kind"] != "target"]
         return [f"{' '.join(str(row[key]) for key in keys if row.get(key))}: {row['error']}" for row in wrong]
@@ -172,7 +172,7 @@ def table_of(row: Record) -> str:
 
 
 def as_table(rows: Sequence[Record], columns: dict[str, str]) -> Table:
-    """The rows under the headings for which at least one of them has a value; what all share goes into the title."""
+    """The rows, without columns in which none has a value. A kind or model that all rows share goes into the title."""
     cells = {key: [cell(row, key) for row in rows] for key in columns}
     shared = [key for key in ("kind", "model") if key in cells and len(set(cells[key])) == 1]
     silent = {key for key in columns if not any(cells[key]) or (key == "reuse" and set(cells[key]) == {"none"})}
@@ -183,7 +183,7 @@ def as_table(rows: Sequence[Record], columns: dict[str, str]) -> Table:
 
 
 def cell(row: Record, key: str) -> str:
-    """One value for the eye."""
+    """One value of a row as text for a table."""
     if key == "spread" and row.get("low_ms") is not None:
         return f"{number(row['low_ms'])}-{number(row['high_ms'])}"
     if key == "limit":

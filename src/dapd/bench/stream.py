@@ -1,4 +1,7 @@
-"""Many prompts through a few places: rows that leave at once and are replaced, beside fixed batches and the ideal."""
+"""Many prompts through a few places of a batch: rows that are replaced as soon as they end, beside fixed batches.
+
+Both are compared with an ideal time.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ from dapd.errors import DapdError
 from dapd.strategies import Dapd, Needs, Observation, Selection, Strategy
 
 KNOTS = 5
-"""Lengths at which the cost of a row's pass is measured; between them it is interpolated."""
+"""Number of lengths at which the cost of a row's pass is measured; between them it is interpolated."""
 
 
 @dataclass(frozen=True)
 class Uneven:
-    """DAPD, choosing as it does, but committing at a pace that depends on the row: its prompt's length sets it.
+    """DAPD that commits at a pace of its own in every row, which depends on the length of the row's prompt.
 
-    One strategy for all rows, so that they are decided together, and yet unequal numbers of passes.
+    All rows have this one strategy, so that they are decided together, and yet they take unequal numbers of passes.
     """
 
     inner: Strategy
     slowest: int = 3
-    """Positions a pass of the slowest rows; the fastest commit three times as many."""
+    """Positions that the slowest rows commit per pass; the fastest commit three times as many."""
 
     @property
     def needs(self) -> Needs:
@@ -48,7 +51,7 @@ class Uneven:
 
 @dataclass(frozen=True)
 class Load:
-    """What goes through the places."""
+    """The prompts to decode, the range of their lengths, and the number of places."""
 
     prompts: int = 48
     shortest: int = 64
@@ -78,10 +81,10 @@ class Load:
 
 
 def stream(bench: Bench, load: Load) -> Iterator[Record]:
-    """The same prompts one place after the other filled again, and in fixed batches; each beside the ideal.
+    """Decode the same prompts with places that are filled again and in fixed batches, each beside the ideal time.
 
-    The ideal is what the passes of all rows cost where every pass is full: rows x passes x the cost of a row's pass at
-    that row's length, measured on batches of equal rows.
+    The ideal is the time that the passes of all rows take where every pass is full: the sum over the rows of their
+    passes x the cost of a row's pass at that row's length, which is measured on batches of equal rows.
     """
     lengths = load.lengths()
     canvases = [_canvas(bench, length, load.gen, number) for number, length in enumerate(lengths)]
@@ -101,7 +104,7 @@ def stream(bench: Bench, load: Load) -> Iterator[Record]:
         ("places filled again", [list(range(len(canvases)))]),
         ("fixed batches", _chunks(len(canvases), load.places)),
     ):
-        # Once to record what is going to be replayed, once for the clock.
+        # The first run records the CUDA graphs that the second, which is timed, replays.
         _run(bench, canvases, batches, strategy, load.places, recordings)
         clear(bench.device)
         heat(bench.device)
@@ -120,7 +123,7 @@ def stream(bench: Bench, load: Load) -> Iterator[Record]:
             "prompts_per_s": len(canvases) / run.seconds,
         }
         if name == "fixed batches":
-            # Rows that are computed to the end of their batch, padded to its longest, as where nothing ever leaves.
+            # Without rows that leave early, each is computed to the end of its batch and padded to the longest row.
             kept = sum(
                 len(batch) * max(run.passes[row] for row in batch) * cost(max(lengths[row] for row in batch))
                 for batch in batches
@@ -179,7 +182,10 @@ def _canvas(bench: Bench, length: int, gen: int, seed: int) -> Canvas:
 
 
 class RowCosts:
-    """Seconds of one row's pass, by the length of its prompt: a full batch of equal rows, divided by the rows."""
+    """Seconds that a pass costs for one row, by the length of its prompt.
+
+    A pass over a full batch of equal rows is timed and divided by their number.
+    """
 
     def __init__(self, bench: Bench, load: Load, strategy: Uneven, recordings: Recordings | None) -> None:
         lengths = {load.shortest + (load.longest - load.shortest) * i // (KNOTS - 1) for i in range(KNOTS)}
@@ -189,13 +195,13 @@ class RowCosts:
 
     def _measure(self, bench: Bench, knot: int, load: Load, strategy: Uneven, recordings: Recordings | None) -> float:
         canvases = random_canvases(bench.model, knot, load.gen, load.places)
-        # A short decoding is over before enough of its passes are timed: then the same one begins anew.
+        # A short decoding may end before enough of its passes are timed: then the same one starts again.
         steps = (step for _ in count() for step in passes(bench.model, canvases, strategy, Options(), recordings))
         timing = time_steps(steps, bench.device, warmup=bench.warmup, repeats=bench.repeats)
         return timing.wall_ms / 1e3
 
     def __call__(self, length: int) -> float:
-        """Linear between the knots, and along the nearest two beyond them."""
+        """The cost at a length: interpolated between two knots, or extrapolated from the two nearest."""
         if len(self.knots) == 1:
             return self.values[0] * length / self.knots[0]
         place = min(max(1, sum(knot <= length for knot in self.knots)), len(self.knots) - 1)
@@ -204,7 +210,7 @@ class RowCosts:
 
 
 def first_generations(bench: Bench, lengths: Sequence[int], gen: int, n_steps: int) -> Iterator[Record]:
-    """Whole generations at prompt lengths that were not seen before, each beside the same generation once more."""
+    """Time whole generations at prompt lengths that were not seen before, each beside the same generation repeated."""
     recordings = Recordings.on(bench.device)
     strategy = None
     for length in lengths:

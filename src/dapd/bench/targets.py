@@ -1,4 +1,4 @@
-"""The targets: ratios that the fast path is held to, each measured in one run, and what they come from."""
+"""The targets: values and ratios that the fast path must keep, and the measurements, made in one run, behind them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dapd.bench.cases import Bench, Case, Record, guarded
 from dapd.bench.timing import Timing
 
 PAPER_STEPS = 45
-"""Steps that the paper needs for 256 tokens: what sets of `gen / 45` positions come from."""
+"""Steps that the paper needs for 256 tokens; independent sets are therefore timed with `gen / 45` positions."""
 
 Value = Literal["ms", "floor_ms", "rested_floor_ms", "peak_gb", "reserved_gb", "grown_gb"]
 
@@ -27,14 +27,14 @@ class Target:
     case: Case
     value: Value = "ms"
     over: Case | None = None
-    """Divide by a value of this case; None: by nothing."""
+    """The case whose value is the divisor; None: the value itself is bounded, not a ratio."""
     over_value: Value = "ms"
 
     def met(self, measured: float) -> bool:
         return measured <= self.limit if self.bound == "at most" else measured >= self.limit
 
     def divided(self, by: int) -> Target:
-        """The same at shorter lengths, to try a run where the true lengths would take hours."""
+        """The same target at shorter lengths, to try a run where the true lengths would take hours."""
         return replace(self, case=_divided(self.case, by), over=None if self.over is None else _divided(self.over, by))
 
 
@@ -66,7 +66,7 @@ FRESH_EVERY_8 = replace(LONG, reuse="prefix", refresh=8)
 SHAPES = {"B 1, L 512, G 256": (256, 256, 1), "B 1, L 1280, G 1024": (256, 1024, 1), "B 8, L 512, G 256": (256, 256, 8)}
 
 FLOORS: dict[str, Value] = {"floor": "floor_ms", "floor of a rested GPU": "rested_floor_ms"}
-"""The product in steady work, as the step is timed, and on a GPU that did nothing before."""
+"""The floors by name: from a matrix product in steady work, as steps are timed, and on a GPU that was idle before."""
 
 MODEL_TARGETS: tuple[Target, ...] = (
     *(
@@ -91,12 +91,12 @@ MODEL_TARGETS: tuple[Target, ...] = (
     Target("GB taken: 32 rows of 512, G 256", "at most", 80, dapd(256, 256, 32), "reserved_gb"),
     Target("GB more after the timed steps than before", "at most", 0.001, dapd(256, 256), "grown_gb"),
 )
-"""What every model on a GPU is held to."""
+"""The targets of every model on a GPU."""
 
 CPU_TARGETS: tuple[Target, ...] = (
     Target("DAPD step / plain step on a CPU: L 224, G 128", "at most", 1.10, dapd(96, 128), "ms", plain(96, 128)),
 )
-"""What the lab model is held to."""
+"""The targets of the lab model, which is measured on a CPU."""
 
 
 def groups(targets: Sequence[Target]) -> list[list[Case]]:
@@ -107,7 +107,7 @@ def groups(targets: Sequence[Target]) -> list[list[Case]]:
 
 
 def measure(bench: Bench, targets: Sequence[Target], *, rounds: int) -> Iterator[Record]:
-    """First what was measured, case by case; then the parts of a step; then the targets."""
+    """The records: first the measurements, case by case, then the parts of a step, then the targets."""
     records: dict[Case, Record] = {}
     timed = {case for t in targets if t.value == "ms" for case in (t.case, t.over) if case is not None}
     precise = {case for case in timed if not case.strategy.startswith("naive")}
@@ -123,7 +123,7 @@ def measure(bench: Bench, targets: Sequence[Target], *, rounds: int) -> Iterator
 
 
 def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> Iterator[tuple[Case, Record]]:
-    """Measure cases in turn. Those that are not compared to a hundredth get one round of a few steps."""
+    """Measure cases in turn. Those outside `precise` need not be known to a hundredth: they get one short round."""
     few = replace(bench, warmup=min(2, bench.warmup), repeats=min(3, bench.repeats))
     timings: dict[Case, Timing] = {}
     failed: dict[Case, Record] = {}
@@ -172,7 +172,7 @@ def _parts(bench: Bench, case: Case, bare: Case) -> Record:
 
 
 def judged(bench: Bench, target: Target, records: dict[Case, Record]) -> Record:
-    """A target beside what was measured."""
+    """The record of a target: its limit, the measured value, and whether the target is met."""
     record: Record = {
         "kind": "target",
         "model": bench.name,

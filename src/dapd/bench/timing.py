@@ -25,7 +25,7 @@ class Timing:
     """Durations in milliseconds, one per call, and the memory of a CUDA device while they ran."""
 
     runs: tuple[tuple[float, ...], ...]
-    """Runs of consecutive calls, by the device's own clock: CUDA events on a GPU."""
+    """The duration of each call, in runs of consecutive calls, by the device's own clock (CUDA events on a GPU)."""
     walls: tuple[float, ...]
     """Mean wall-clock duration of a call, one for each run."""
     period: int = 1
@@ -33,7 +33,7 @@ class Timing:
     peak_gb: float | None = None
     """Most memory in use, weights and warm-up included."""
     reserved_gb: float | None = None
-    """Most memory taken from the device: what else has to fit beside it."""
+    """Most memory reserved on the device: everything else on it has to fit into the rest."""
     grown_gb: float | None = None
     """How much more memory was in use after the timed calls than before them."""
 
@@ -47,7 +47,7 @@ class Timing:
 
     @property
     def run_ms(self) -> list[float]:
-        """Each run's own value."""
+        """The median (or mean, see `period`) of each run, in milliseconds."""
         return [self.middle(run) for run in self.runs]
 
     def middle(self, values: tuple[float, ...]) -> float:
@@ -66,7 +66,7 @@ class Timing:
         return statistics.median(self.walls)
 
     def with_more(self, other: Timing) -> Timing:
-        """Both measurements as one. Memory is the first's: later ones may start with what earlier ones left behind."""
+        """Both measurements as one. Memory is that of the first: a later one may start with more memory in use."""
         return Timing(
             self.runs + other.runs,
             self.walls + other.walls,
@@ -152,13 +152,13 @@ def time_steps(
 
 
 def _advance(steps: Iterator[object]) -> None:
-    """Make one step and let go of it at once: a step that is held would count as memory."""
+    """Make one step and drop it at once: the memory of a step that is held would be counted."""
     if next(steps, None) is None:
         raise DapdError("the decoding ended before it was timed: raise --gen, or lower --warmup and --repeats")
 
 
 def clear(device: torch.device) -> None:
-    """Forget earlier measurements' garbage, so that peak memory belongs to the next one alone."""
+    """Free what earlier measurements left and reset the peak, so that it belongs to the next measurement alone."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.synchronize(device)
@@ -168,7 +168,7 @@ def clear(device: torch.device) -> None:
 
 @cache
 def _operands(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two matrices and room for their product, 0.1 GB in all; kept, so that every measurement holds them alike."""
+    """Two matrices and room for their product, 0.1 GB in all; kept, so that every measurement includes them."""
     a, b, out = (torch.randn(4096, 4096, device=device, dtype=torch.bfloat16) for _ in range(3))
     return a, b, out
 

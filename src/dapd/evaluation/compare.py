@@ -41,7 +41,7 @@ class Decoder:
         return " ".join([self.family, *(f"{key}={value}" for key, value in self.knobs.items())])
 
     def digest(self) -> str:
-        """A checksum of everything that makes it decide as it does: the label alone may stand for something else."""
+        """A checksum of the strategy and of all options: the same label may stand for other defaults or other code."""
         kind = type(self.setting.strategy)
         options = self.setting.with_blocks(self.options)
         return digest(kind.__module__, kind.__qualname__, describe(self.setting.strategy), dataclasses.asdict(options))
@@ -60,7 +60,7 @@ class Result:
     tokens: int
     """Generated tokens before the first EOS."""
     seconds: float
-    """Its share of the time of its forward passes."""
+    """The prompt's share of the time of its forward passes."""
     digest: str = ""
     """A checksum of the decoder and of the prompt with its answer."""
 
@@ -84,7 +84,7 @@ def decoders(spec: str) -> list[Decoder]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared on what."""
+    """The decoders, tasks and model of a comparison, and the number of prompts."""
 
     model: DiffusionLM
     decoders: Sequence[Decoder]
@@ -101,8 +101,8 @@ class Comparison:
                     raise DapdError(f"the {what} {name!r} is named twice; every prompt would count twice")
 
     def setup(self) -> dict[str, Any]:
-        """What must agree for results to be comparable. Decoders and tasks may be added later: each result says itself
-        which decoder and which prompt it is of."""
+        """The settings that must agree for results to be comparable. Decoders and tasks may be added later: each result
+        records its decoder and its prompt."""
         return {
             "model": self.model.name,
             "weights": fingerprint(self.model),
@@ -113,7 +113,7 @@ class Comparison:
     def run(self, folder: Path, progress: Callable[[int], None] = lambda n: None) -> list[Result]:
         """Decode whatever `folder` does not hold yet; results are appended as they come, so a killed run goes on."""
         drawn = [(task, task.examples(self.prompts, self.seed)) for task in self.tasks]
-        # Only now: a task that has not so many prompts leaves no set-up behind to disagree with.
+        # Opened only now: a task with too few prompts fails above, and leaves no set-up that a later run would not fit.
         ledger = Ledger(Run.open(folder, self.setup(), "comparison"), key_of)
         records: list[Record] = []
         for task, examples in drawn:
@@ -167,7 +167,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def as_results(records: Iterable[Record], folder: Path) -> list[Result]:
-    """Records as results; `folder` is named where they are something else."""
+    """Records as results; the error for records of another kind names `folder`."""
     try:
         return [Result(**record) for record in records]
     except TypeError as error:

@@ -18,7 +18,7 @@ from dapd.models.chat import Messages
 from dapd.settings import Setting, describe
 
 SEED_STEP = 1_000_003
-"""Prompt i draws with seed * this + i: the same numbers whatever batch it is decoded in."""
+"""Prompt i draws with the seed `seed * SEED_STEP + i`: the same numbers whatever batch it is decoded in."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Plan:
                 raise DapdError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
     def setup(self, model: DiffusionLM) -> dict[str, Any]:
-        """What must agree for two results to belong together."""
+        """The settings that must agree for two results to belong together."""
         return {
             "model": model.name,
             "weights": fingerprint(model),
@@ -67,10 +67,10 @@ def decode_all(
     keep: Callable[[Query, Completion], Record] = lambda query, done: {},
     progress: Callable[[int], None] = lambda n: None,
 ) -> list[Record]:
-    """The results of all prompts in their order; what the folder does not hold yet is decoded and appended to it.
+    """The results of all prompts, in order; those that the folder does not hold yet are decoded and appended to it.
 
-    Several processes share the prompts out among them, and all return all of the results. A prompt whose text changed
-    since is asked anew, beside the old result.
+    Several processes divide the prompts among them, and each returns all results. A prompt whose text has changed since
+    is decoded again, and the old result stays in the folder.
     """
     texts = [digest(list(one.messages)) for one in queries]
     jobs = [

@@ -1,4 +1,4 @@
-"""How edge scores are distributed while a model decodes step by step, which is what the choice of tau_min rests on.
+"""The distribution of edge scores while a model decodes step by step, on which the choice of tau_min rests.
 
 Before each commit the normalised scores between all pairs of masked positions are counted, both directions of a pair,
 because normalising by the row makes them differ.

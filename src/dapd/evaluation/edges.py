@@ -18,7 +18,7 @@ from dapd.models.base import Capture
 
 @dataclass(frozen=True)
 class EdgeAuc:
-    """One task, one layer (or several), one share of masked positions."""
+    """How well the edge scores of some layers find the true edges, on one task at one share of masked positions."""
 
     task: str
     layers: tuple[int, ...]
@@ -71,7 +71,7 @@ def edge_auc(
             assert attention is not None
             alone[layer] = attention[0].float().cpu()
         for layers in layer_sets:
-            # What a pass over several layers captures is their mean.
+            # A pass that captures several layers gives their mean.
             score = edge_scores(torch.stack([alone[layer] for layer in layers]).mean(0), nodes)
             pairs[layers][0].append(score[upper])
             pairs[layers][1].append(graph[upper])

@@ -19,7 +19,7 @@ MATCHES = ("exact", "contains")
 class FileTask(Task):
     """Rows with `prompt` and `answer` (or several `answers`, any of which is right), and `match`.
 
-    A text is right if it is an answer but for blanks (`exact`, the default), or if it has one in it (`contains`).
+    A text is right if it equals an answer apart from white space (`exact`, the default), or contains one (`contains`).
     """
 
     path: Path

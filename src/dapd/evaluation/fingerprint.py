@@ -1,4 +1,4 @@
-"""Which weights a model has: a digest of every byte, so that results of one model never stand for another's."""
+"""A digest of every byte of a model's weights, so that results of one model are never taken for another's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from dapd.generation import DiffusionLM
 
 PIECE = 1 << 26
-"""Bytes that are digested at once: several threads share the work, whatever the sizes of the matrices."""
+"""Bytes that one thread digests at a time: several threads share the work, whatever the sizes of the matrices."""
 
 THREADS = 8
 
@@ -26,10 +26,10 @@ _known: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDiction
 
 
 def fingerprint(model: DiffusionLM) -> str:
-    """A digest of all weights, their names, shapes and types, and the types in words.
+    """A digest of all weights with their names, shapes and types, followed by the names of the types.
 
-    It takes 0.6 s a GB on one core that has instructions for SHA-256, less on several, and is remembered as long as the
-    weights stay what they are.
+    It takes 0.6 s per GB on one core that has instructions for SHA-256, less on several, and is cached until the
+    weights change.
     """
     weights = _weights(model.network)
     state = _state(weights)
@@ -48,7 +48,7 @@ def _weights(network: Any) -> dict[str, Tensor]:
 
 
 def _state(weights: dict[str, Tensor]) -> tuple[Any, ...]:
-    """What changes when weights do: where they lie, how often torch saw them change, and some of their numbers."""
+    """A value that changes with the weights: their addresses, torch's counts of changes, and some of their numbers."""
     return tuple((name, weight.data_ptr(), _version(weight), _sample(weight)) for name, weight in weights.items())
 
 

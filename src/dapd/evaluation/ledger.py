@@ -1,4 +1,4 @@
-"""The results of a run by what was asked: those that are missing are made and kept as they come in."""
+"""The results of a run by key: those that are missing are made and kept as they come in."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ def digest(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """One result that is asked for."""
+    """A result that a run should have."""
 
     key: Key
-    """What tells it from all other results of the run."""
+    """The key that the result is kept under, unlike that of any other result of the run."""
     digest: str
-    """A checksum of whatever else decides it: under the same key, another digest is the answer to something else."""
+    """A checksum of everything else that decides the result: under the same key, a record with another digest answers
+    a different question."""
     what: T
-    """What the work needs to know of it."""
+    """The input of the work that makes the result."""
 
 
 class Ledger:
-    """The results of a run by their key, in a folder or only here.
+    """The results of a run by their key, kept in a folder or, without a run, in memory alone.
 
-    Every record has a column `digest`. Of several records under one key, which processes leave that were started twice
-    in one folder, the first one counts.
+    Every record has a column `digest`. Where several records have one key, because a run was started twice in one
+    folder, the first one counts.
     """
 
     def __init__(self, run: Run | None, key: Callable[[Record], Key], world: World | None = None) -> None:
@@ -56,9 +57,9 @@ class Ledger:
         work: Callable[[list[Job[T]]], Iterable[Record]],
         progress: Callable[[int], None] = lambda n: None,
     ) -> list[Record]:
-        """A record for each job, in their order: those that are held, and the others by `work`, as they come.
+        """A record for each job, in order. Those that are not held yet are made by `work` and kept as they come.
 
-        Several processes share the jobs out among them, and all return all of the records.
+        Several processes divide the jobs among them, and each returns all records.
         """
         mine = self.world.share(list(jobs))
         missing = [job for job in mine if not self._holds(job)]

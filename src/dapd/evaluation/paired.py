@@ -19,7 +19,7 @@ RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Difference:
-    """One decoder beside the one that it is held against, on one task."""
+    """One decoder compared with another one on the same prompts of one task."""
 
     task: str
     decoder: str
@@ -34,7 +34,8 @@ class Difference:
     """Prompts on which the decoder scores higher."""
     worse: int
     p: float
-    """McNemar's exact test: how often chance alone splits the prompts that differ at least as unevenly."""
+    """The p-value of McNemar's exact test: how often chance alone splits the prompts on which the two decoders score
+    differently at least as unevenly."""
 
 
 def differences(results: Sequence[Result], against: str) -> list[Difference]:

@@ -25,12 +25,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Parting:
-    """The first pass that did not decide the same in two decodings."""
+    """The first pass whose decisions differ between two decodings."""
 
     step: int
-    """Its number, from 1 on."""
+    """The number of the pass, from 1 on."""
     decisions: dict[int, tuple[Decision | None, Decision | None]]
-    """What each of them decided at the positions where they differ; None: it left the position as it was."""
+    """Position -> the decisions of the first and the second decoding, where they differ; None: the position was left
+    as it was."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class Likeness:
     drift: float
     """The largest difference between the confidences of one token, over the passes that decided the same."""
     tokens: int
-    """Slots that hold another token in the end."""
+    """Number of slots in which the two decodings end with different tokens."""
 
 
 def likeness(first: Trace, second: Trace) -> Likeness:
-    """Two decodings of the same canvas, pass by pass."""
+    """Compare two decodings of the same canvas, pass by pass."""
     if (first.canvas, first.slots) != (second.canvas, second.slots):
         raise DapdError("the decodings start from different canvases: another prompt, other lengths or another model")
     drift = 0.0
@@ -63,12 +64,12 @@ def likeness(first: Trace, second: Trace) -> Likeness:
 
 
 def settings_apart(first: Trace, second: Trace) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ between two traces: the value of each, by the name that they have there."""
+    """The settings that differ between two traces, apart from the prompt: name -> the two values."""
     return {name: values for name, values in disagreements(first.about, second.about).items() if name != "prompt"}
 
 
 def _decisions(record: Record | None, eos_id: int) -> dict[int, Decision]:
-    """What a pass decided, by position; what an early stop filled is the end of the text."""
+    """The decisions of a pass by position; the positions that an early stop filled count as EOS."""
     if record is None:
         return {}
     committed = {

@@ -1,4 +1,4 @@
-"""Rows of a data set, one JSON object a line: whatever is wrong with them is named by its line."""
+"""Rows of a data set, one JSON object per line; every error names the line that is wrong."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Run:
     otherwise: str = "choose another folder with --out"
     """What to do where the folder holds something else, as an error tells the user."""
     setup: Record | None = None
-    """What was asked for, as the folder has it; None: whatever it has."""
+    """The set-up that the folder's must equal, as JSON gives it back; None: any will do."""
     what: str = "run"
 
     @classmethod
@@ -50,8 +50,8 @@ class Run:
     ) -> Run:
         """A new folder, or one that holds results of the same set-up; any other is refused, untouched.
 
-        `take_over`: a folder that has a set-up and no results, because its run was interrupted or failed at once, is as
-        good as new. Not for what keeps other files than results.
+        `take_over`: a folder that has a set-up and no results, because its run was interrupted or failed at once,
+        counts as new. That is wrong for runs that keep files other than results.
         """
         run = cls(folder, otherwise, json.loads(json.dumps(dict(setup), default=str)), what)
         make_folder(folder)
@@ -64,7 +64,7 @@ class Run:
             raise DapdError(f"{folder} holds results but no {SETUP}: {otherwise}")
         else:
             write_once(where, text)
-        # Processes of one run start together: whoever came second must have asked for the same.
+        # Processes of one run start together: the set-up that one of them wrote must be that of all others, too.
         run._check()
         return run
 
@@ -73,7 +73,7 @@ class Run:
         return read_records(self.folder / RESULTS)
 
     def append(self, records: Iterable[Record]) -> None:
-        """Add results; they are on their way to the disk when this returns. Several processes may do so at once."""
+        """Add results; the system has them when this returns. Several processes may do so at the same time."""
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         with self._results() as file:
             self._check()  # before the first result another run may have taken the folder over
@@ -82,7 +82,7 @@ class Run:
             file.flush()
 
     def note_environment(self) -> None:
-        """Write down where and with what this start ran."""
+        """Add a line with the time, the versions and the hardware of this start."""
         path = self.folder / ENVIRONMENT
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(environment()) + "\n")
@@ -96,8 +96,8 @@ class Run:
         return write_text(path, text)
 
     def read(self, name: str, default: Any) -> Any:
-        """What `write` wrote under this name; the default where there is no such file, or none of this form: a summary
-        can be made again."""
+        """The content that `write` wrote under this name. Where there is no such file or its content has another form
+        than the default, it is the default: a summary can be made again."""
         try:
             content = parse_json((self.folder / name).read_bytes())
         except (OSError, ValueError):
@@ -109,19 +109,19 @@ class Run:
 
     @contextlib.contextmanager
     def _results(self) -> Iterator[IO[bytes]]:
-        """The file of results, for nobody else meanwhile."""
+        """Open the file of results, locked against other processes."""
         path = self.folder / RESULTS
         with writing(path), path.open("a+b") as file, _locked(file):
             yield file
 
     def _take_over(self, where: Path, text: str) -> None:
-        """Write the set-up over another one, unless that has results."""
+        """Replace the folder's set-up, unless the folder has results."""
         with self._results() as file:
             if file.seek(0, os.SEEK_END) == 0:
                 write_text(where, text)
 
     def _check(self) -> None:
-        """Refuse a folder that is of another set-up by now."""
+        """Refuse a folder whose set-up is another one by now."""
         if self.setup is None:
             return
         where = self.folder / SETUP
@@ -154,12 +154,12 @@ def read_records(path: Path) -> list[Record]:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What two set-ups disagree about, in words."""
+    """The fields in which two set-ups disagree, in words."""
     return [f"{name}: {old!r} there, {new!r} here" for name, (old, new) in disagreements(before, now).items()]
 
 
 def disagreements(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """What two set-ups disagree about, down to the single field: its name and its two values."""
+    """The fields in which two set-ups disagree: name -> the two values. Nested fields are named `outer.inner`."""
     out: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys((*now, *before)):
         old, new = before.get(key), now.get(key)
@@ -197,7 +197,7 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The commit of the source tree, with a mark where files were changed since; None outside of one.
 
-    Asked for once: what this process has imported stays what it is.
+    Git is asked only once, because the code that this process has imported does not change.
     """
     here = Path(__file__).parent
     try:
@@ -212,7 +212,7 @@ def _commit() -> str | None:
 
 @contextlib.contextmanager
 def _locked(file: IO[bytes]) -> Iterator[None]:
-    """Alone with the file, where the system can lock files; elsewhere one process a folder is all there is."""
+    """Lock a file against other processes, where the system can; elsewhere only one process may use a folder."""
     try:
         import fcntl
     except ImportError:

@@ -22,7 +22,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Cell:
-    """One decoder on one task: what came of every prompt on every model."""
+    """The results of one decoder on one task, for every prompt on every model."""
 
     task: str
     family: str
@@ -61,8 +61,8 @@ class Estimate:
 def cells(models: Sequence[Sequence[Result]]) -> list[Cell]:
     """The results of several models on the same prompts, by task and decoder.
 
-    A decoder that has not met every prompt of its task on every model is left out: whatever a run that was stopped had
-    finished are the prompts that take few passes.
+    A decoder that has not decoded every prompt of its task on every model is left out: the prompts that a stopped run
+    has finished are those that take few passes, so their means would mislead.
     """
     groups: dict[tuple[str, str], list[dict[int, Result]]] = defaultdict(lambda: [{} for _ in models])
     asked: dict[str, set[int]] = defaultdict(set)
@@ -86,7 +86,7 @@ def _cell(results: list[list[Result]]) -> Cell:
 
 
 def passes_ratio(many: Cell, few: Cell) -> Estimate:
-    """How many times the passes of one decoder the other takes on the same prompts, resampled together."""
+    """How many times the passes of `few` the decoder `many` takes on the same prompts; both are resampled together."""
     low, high = _middle(_resampled(many.nfe) / _resampled(few.nfe))
     return Estimate(float(many.nfe.mean() / few.nfe.mean()), low, high)
 
@@ -99,7 +99,7 @@ def _resampled(values: Float[Tensor, "models prompts"]) -> Float[Tensor, " draws
 
 
 def _shares(n: int, generator: torch.Generator) -> Float[Tensor, "draws n"]:
-    """How large a part of each draw each of n things is."""
+    """The share that each of n things has in each draw."""
     drawn = torch.randint(n, (RESAMPLES, n), generator=generator)
     return torch.zeros(RESAMPLES, n).scatter_add_(1, drawn, torch.full((RESAMPLES, n), 1 / n))
 

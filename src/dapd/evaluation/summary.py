@@ -31,7 +31,7 @@ class Row:
     nfe: float
     tokens_per_forward: float
     seconds: float
-    """Per prompt, in the batch it was decoded in."""
+    """Mean time per prompt, in the batch in which it was decoded."""
 
 
 def summarise(results: Sequence[Result]) -> list[Row]:
@@ -64,8 +64,9 @@ def _row(group: list[Result]) -> Row:
 def interval(mean: float, n: int) -> tuple[float, float]:
     """95% interval of a share that was measured on n prompts, by Wilson's formula.
 
-    It has the right width at the edges, where resampling has none: one right answer of one says little. Scores between
-    0 and 1 vary at most as much as shares of the same mean, so for them it is never too narrow.
+    It is as wide as it should be for shares near 0 and 1, where resampling gives an interval without width: one right
+    answer of one says little. Scores between 0 and 1 vary at most as much as shares of the same mean, so for them it is
+    never too narrow.
     """
     spread = NORMAL_95**2 / n
     middle = (mean + spread / 2) / (1 + spread)
@@ -74,7 +75,7 @@ def interval(mean: float, n: int) -> tuple[float, float]:
 
 
 def pareto(rows: Sequence[Row]) -> list[Row]:
-    """The rows that no other beats, by rising passes; of equal rows all of them."""
+    """The rows that no other row beats, by rising number of passes; rows that are equal are all kept."""
     return sorted((row for row in rows if not any(_beats(other, row) for other in rows)), key=lambda row: row.nfe)
 
 
@@ -87,9 +88,9 @@ def _beats(one: Row, other: Row) -> bool:
 def parallelism(rows: Sequence[Row], best_score: float) -> float:
     """AUP, the area under accuracy against tokens per forward, as d3LLM measures it.
 
-    From 0 to the first point (the fewest tokens per forward) it is a rectangle, from there on trapezoids of
-    acc * min(exp(-3 (1 - acc / best)), 1): falls below the best score weigh ever less. Points more than five points
-    below the first are left out.
+    Up to the first point (the fewest tokens per forward) it is a rectangle, from there on trapezoids of
+    acc * min(exp(-3 (1 - acc / best)), 1): the further a score falls below the best, the less it weighs. Points whose
+    accuracy is more than five percentage points below that of the first are left out.
     """
     points = sorted((row.tokens_per_forward, row.score) for row in rows)
     points = [p for p in points if p[1] >= points[0][1] - 5]

@@ -16,19 +16,19 @@ from dapd.errors import DapdError
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)
-"""How long a process waits for the slowest; a launcher ends all of them when one fails."""
+"""How long a process waits for the slowest one; when a process fails, the launcher ends all others."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many processes this is."""
+    """The rank of this process, and the number of processes."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def from_environment(cls) -> World:
-        """What the launcher says; one process where there was none."""
+        """Rank and size as the launcher set them in the environment; one process where there was no launcher."""
         try:
             world = cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
         except ValueError:
@@ -36,18 +36,18 @@ class World:
         if world.size > 1 and not dist.is_initialized():
             if "MASTER_ADDR" not in os.environ:
                 raise DapdError("WORLD_SIZE is set but MASTER_ADDR is not: start with torchrun or accelerate launch")
-            # Only plain objects travel, so gloo does on every device.
+            # Only plain objects are exchanged, for which gloo is enough on every device.
             dist.init_process_group("gloo", timeout=PATIENCE)
             # Threads of the group that outlive the interpreter abort the process now and then.
             atexit.register(dist.destroy_process_group)
         return world
 
     def share(self, items: list[T]) -> list[T]:
-        """Every size-th item: it depends on the item's place alone, not on how far the others are."""
+        """This process's items: every `size`-th one, which depends on their order alone and not on what is done yet."""
         return items[self.rank :: self.size]
 
     def gather(self, mine: list[T]) -> list[T]:
-        """What all processes bring, in all of them; waits for the last."""
+        """The items of all processes, which every process gets; it waits for the last one."""
         if self.size == 1:
             return mine
         shares: list[Any] = [None] * self.size

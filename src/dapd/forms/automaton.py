@@ -1,4 +1,7 @@
-"""An automaton over tokens. Tokens that lead from every state to the same state are one class: few classes matter."""
+"""A finite automaton over tokens. Tokens that lead from every state to the same state form one class.
+
+There are far fewer classes than tokens, and the search for the best text looks at classes alone.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,28 @@ START = 0
 
 @dataclass(frozen=True)
 class Automaton:
-    """States are 0 (the start) to n - 1; the last one is the end, which EOS alone leads to and stays in.
+    """States 0 (the start) to `n_states` - 1 (the end), and edges between them.
 
-    Edges are sorted by their target.
+    Edge e leads from state `source[e]` to state `target[e]` by any token of class `kind[e]`; edges are sorted by their
+    target. EOS alone leads to the end, and only EOS can follow there.
     """
 
     n_states: int
     source: Ints
     kind: Ints
-    """The class of tokens that follows an edge."""
+    """The class of tokens that each edge takes."""
     target: Ints
     kind_of: Ints
-    """The class of each token; those that no edge takes are of the last one."""
+    """The class of each token of the vocabulary; tokens that no edge takes are in the last class."""
     accepting: Ints
-    """States in which the text may end."""
+    """States in which the text may end, the end itself included."""
 
     @classmethod
     def of(cls, raw: dict[str, Any], vocab_size: int, ends: list[int]) -> Automaton:
-        """From transitions (state, token, next state); `ends` are the tokens that end a text."""
+        """Make an automaton from the worker's transitions (state, token, next state), merging tokens into classes.
+
+        `ends` are the tokens that end a text.
+        """
         names, places = np.unique(
             np.concatenate((raw["start"].reshape(1), raw["source"], raw["target"], raw["accepting"])),
             return_inverse=True,
@@ -60,18 +67,18 @@ class Automaton:
 
     @property
     def n_kinds(self) -> int:
-        """Classes of tokens, with the one that no edge takes."""
+        """Number of classes of tokens, the one that no edge takes included."""
         return int(self.kind_of.max(initial=0)) + 1 if len(self.kind_of) else 1
 
     @cached_property
     def is_single(self) -> npt.NDArray[np.bool_]:
-        """Whether each class is one token alone."""
+        """For each class, whether it holds a single token."""
         single: npt.NDArray[np.bool_] = np.bincount(self.kind_of, minlength=self.n_kinds) == 1
         return single
 
     @cached_property
     def _groups(self) -> tuple[Ints, Ints]:
-        """Where the edges to each target begin, and the targets."""
+        """The index of the first edge into each target, and the targets."""
         targets, begin = np.unique(self.target, return_index=True)
         return begin.astype(np.int64), targets
 
@@ -82,7 +89,10 @@ class Automaton:
         return bounds
 
     def step(self, best: Floats, scores: Floats) -> Floats:
-        """The best sum that reaches each state with one more token, whose class has this score."""
+        """The best sum of scores that reaches each state with one more token.
+
+        `best` holds the best sum of each state before that token, `scores` the token's score for each class.
+        """
         begin, targets = self._groups
         out = np.full(self.n_states, -np.inf)
         if len(begin):
@@ -97,7 +107,7 @@ class Automaton:
 
     @cached_property
     def shortest(self) -> int | None:
-        """Tokens of the shortest text; None: there is none."""
+        """Number of tokens of the shortest text; None where there is no text."""
         free = np.zeros(self.n_kinds)
         reached = np.full(self.n_states, -np.inf)
         reached[START] = 0.0
@@ -109,9 +119,10 @@ class Automaton:
 
 
 def _classes(moves: Ints, token: Ints, vocab_size: int) -> tuple[Ints, Ints]:
-    """The class of each token by the moves that it makes (-1: none), and one token of each class.
+    """The class of each token by the moves that it makes (-1: it makes none), and one token of each class.
 
-    Two tokens are alike if the sums of two random numbers per move agree: 128 bits tell them apart.
+    A move gets two pseudo-random numbers of 64 bits, and tokens with equal sums of both count as one class: with 128
+    bits no two different sets of moves are expected to agree.
     """
     sums = np.zeros((2, vocab_size), dtype=np.uint64)
     for row, salt in enumerate((0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)):

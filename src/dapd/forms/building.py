@@ -21,13 +21,13 @@ from dapd.models.base import Profile
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """What building one automaton may take."""
+    """The time and memory that building one automaton may take, and the sizes of pattern and automaton."""
 
     chars: int = 20_000
     """Characters of the pattern."""
     seconds: int = 60
     memory: int = 4 << 30
-    """Bytes of the process that builds it."""
+    """Address space, in bytes, of the process that builds it."""
     edges: int = 2_000_000
     """Edges between states: every pass looks at all of them once for every position."""
 
@@ -74,7 +74,7 @@ def build(
 
 
 def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
-    """What the worker makes of a task."""
+    """Run the worker on a task and return the transitions that it finds, or raise an error that a user understands."""
     command = [sys.executable, "-I", "-W", "ignore", str(Path(worker.__file__))]
     try:
         done = subprocess.run(
@@ -93,7 +93,7 @@ def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
 
 
 def transitions(written: bytes, vocab_size: int) -> dict[str, Any]:
-    """What the worker wrote: the start, the accepting states, and the transitions of the vocabulary's tokens."""
+    """Read the worker's output: the start, the accepting states, and the transitions of the vocabulary's tokens."""
     import numpy as np
 
     numbers = np.frombuffer(written, np.int64)
@@ -101,8 +101,8 @@ def transitions(written: bytes, vocab_size: int) -> dict[str, Any]:
     names, sizes, token, target, final = np.split(numbers[4:], np.cumsum((n_states, n_states, n_edges, n_edges)))
     source = np.repeat(names, sizes)
     inside = (token < vocab_size) & (source != before)
-    # The token behind the vocabulary is the byte of the mark, which a pattern may take for a letter (`.` does): it is
-    # the mark where the pattern is complete with it.
+    # Token `vocab_size` is the byte 0, with which the worker marks the end of the pattern. A pattern may also match
+    # that byte as a letter (`.` does), so it is the mark only where it leads to a final state.
     complete = (token == vocab_size) & (source != before) & np.isin(target, final)
     return {
         "start": start,

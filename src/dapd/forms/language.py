@@ -1,8 +1,9 @@
 """The constraint of a form: at every pass the most probable text of that form, given what is committed.
 
 That text is a witness. It agrees with every committed token, so whatever part of it a decoder commits, the witness
-itself still completes the canvas, and the next pass has one as well. No decoder can lead into a dead end, and the last
-canvas is a text of the form. Where only one token fits, no decoder is asked: see `Row`.
+itself still completes the canvas, and the next pass has a witness, too. No decoder can lead into a dead end, and the
+last canvas is a text of the form. Where only one token fits, it is committed without asking the decoder: see
+`dapd.decoding.row.Row`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dapd.errors import DapdError
 from dapd.forms.automaton import START, Automaton, Floats
 
 FORBIDDEN = -1e9
-"""What a token costs that the settings forbid: the form comes first, and such a token is used where no other fits."""
+"""The score of a token that the settings forbid. It is finite because the form comes first: where no other token fits,
+a forbidden one is used."""
 
 
 class Language:
@@ -41,25 +43,26 @@ class Language:
             raise DapdError("the tokens that were fixed beforehand do not fit the form")
 
     def tokens(self, scores: Float[Tensor, "n vocab"], canvas: Canvas, window: slice) -> Int[Tensor, " n"]:
-        """The witness in the window: see `Constraint.tokens`."""
+        """The tokens of the witness in the window; see `dapd.decoding.Constraint.tokens`."""
         device = scores.device
         kind_of = self._kind_of.to(device)
         masked = canvas.masked
         own = torch.arange(window.start, window.stop) >= canvas.start
         seen = (masked[window] & own).nonzero().flatten()
         asked = scores[seen.to(device)]
-        # Noise comes in double precision, and what is forbidden in single: the nearer of the two lowest numbers counts.
+        # Scores with noise are in double precision, but forbidden tokens may have the lowest number of single
+        # precision: of the two types' lowest numbers, the one nearer to zero decides which scores mean forbidden.
         lowest = max(torch.finfo(asked.dtype).min, torch.finfo(torch.float32).min) / 2
         cost = torch.where((asked > lowest) | asked.isnan(), asked, FORBIDDEN)
         best = cost.new_full((len(seen), self.automaton.n_kinds), -torch.inf)
         best = best.scatter_reduce(1, kind_of.expand(len(seen), -1), cost, "amax")
-        # Masks outside of the window are not predicted in this pass: whatever fits there is as good as anything else.
+        # Masks outside of the window are not predicted in this pass: every token that fits there has the same score, 0.
         free = torch.zeros(int(masked[canvas.start :].sum()), self.automaton.n_kinds, dtype=torch.float64)
         place = masked[canvas.start :].cumsum(0) - 1
         free[place[seen + window.start - canvas.start]] = best.double().cpu()
         kinds = self._witness(canvas, free.numpy())
         found = scores.argmax(-1)
-        if kinds is None:  # the scores are not numbers: the row itself will say so
+        if kinds is None:  # some scores are nan, which the row reports as an error
             return found
         chosen = torch.from_numpy(kinds)[seen + window.start - canvas.start].to(device)
         inside = torch.where(kind_of == chosen[:, None], cost, -torch.inf)
@@ -67,7 +70,7 @@ class Language:
         return found
 
     def forced(self, canvas: Canvas, window: slice) -> Bool[Tensor, " n"]:
-        """Where only one token fits: see `Constraint.forced`."""
+        """The masks of the window where only one token fits; see `dapd.decoding.Constraint.forced`."""
         free = np.zeros((int(canvas.masked[canvas.start :].sum()), self.automaton.n_kinds))
         scores = self._scores(canvas, free)
         sums = self._sums(canvas, scores)
@@ -87,7 +90,10 @@ class Language:
         return (forced & canvas.masked)[window]
 
     def _scores(self, canvas: Canvas, free: Floats) -> Floats:
-        """The score of each class at each position of the region: what stands allows one class, at no cost."""
+        """The score of each class at each position of the generated region, where `free` holds those of the masks.
+
+        A committed token allows only its own class, with the score 0.
+        """
         region = canvas.tokens[canvas.start :].numpy()
         masked = canvas.masked[canvas.start :].numpy()
         scores = np.full((len(region), self.automaton.n_kinds), -np.inf)
@@ -104,7 +110,7 @@ class Language:
         return sums
 
     def _witness(self, canvas: Canvas, free: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
-        """The class of the token at each position of the region, in the best text of the form."""
+        """The class of each token of the best text of the form, by position; None where a score is nan."""
         if np.isnan(free).any():
             return None
         scores = self._scores(canvas, free)

@@ -1,4 +1,7 @@
-"""Which JSON Schemas can be kept. A keyword that would be ignored is refused: a promise that is not kept is none."""
+"""Which JSON Schemas a text can be certain to keep.
+
+A schema with a keyword that would be ignored is refused: the text might not keep what the schema promises.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from dapd.errors import DapdError
 
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"}
-"""They say nothing about what is valid."""
+"""Keywords that say nothing about which values are valid."""
 OF_TYPE = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "minItems", "maxItems"},
@@ -32,11 +35,11 @@ PYTHON = {
 }
 DEEPEST = 12
 MOST = 10_000
-"""The largest bound on lengths and items: it is written out in the automaton."""
+"""The largest bound on lengths and numbers of items: the automaton has states for every repetition up to it."""
 
 
 def check_schema(schema: object, where: str = "the schema", depth: int = 0) -> None:
-    """Refuse what cannot be kept, by the place where it stands."""
+    """Refuse a schema that cannot be kept; the error names the place of the fault (`where`)."""
     if not isinstance(schema, Mapping):
         raise DapdError(f"{where} is not a JSON object")
     if depth > DEEPEST:

@@ -1,8 +1,8 @@
-"""A process of its own that turns a pattern into an automaton over tokens, and may not take more than it is given.
+"""The script that turns a pattern into an automaton over tokens, in a process with limits of time and memory.
 
 A short pattern can stand for an automaton that no machine holds, and the library that builds it cannot be interrupted.
-This file is run as a script, without the rest of the package and without numpy, which takes longer to load than most
-patterns to build. It reads one JSON object and writes whole numbers of 64 bits.
+The script runs without the rest of the package and without numpy, which takes longer to load than most patterns take
+to build. It reads one JSON object and writes integers of 64 bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from array import array
 from typing import Any
 
 MISTAKE = 3
-"""Exit code for a pattern that is wrong; the reason stands on standard error."""
+"""Exit code for a pattern that is wrong; the reason is written to standard error."""
 SHORT = {"d": "[0-9]", "w": "[0-9A-Za-z_]"}
 PLAIN = {
     "building NFA": "it uses what Rust's regex does not know, such as look-around, back-references or {,3}",
@@ -23,20 +23,20 @@ PLAIN = {
     "incompatible with the regex": "a part of it can never match, such as a $ or an empty class of letters",
     "recusion": "a $ref leads to itself, or through too many others",
 }
-"""What the library says, in part, and what it means."""
+"""Part of an error message of the library -> what it means for the user."""
 
 
 def limit(seconds: int, memory: int) -> None:
     try:
         import resource
-    except ImportError:  # no such limits on this system: the caller's clock is left
+    except ImportError:  # this system has no such limits: the caller's timeout remains
         return
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
 def expression(task: dict[str, Any]) -> str:
-    """The regular expression of a task; that of a schema means ASCII where it says digits."""
+    """The regular expression of a task. In that of a schema, digits and word characters mean those of ASCII alone."""
     if task["regex"] is not None:
         return str(task["regex"])
     from outlines_core.json_schema import build_regex_from_schema
@@ -46,19 +46,22 @@ def expression(task: dict[str, Any]) -> str:
 
 
 def automaton(task: dict[str, Any]) -> bytes:
-    """Everything about the automaton, as whole numbers; `building.transitions` reads them.
+    """The automaton as integers, which `building.transitions` reads. They are, in this order:
 
-    The numbers of states and of transitions, the state before the marks and the one behind them; the name of each
+    the numbers of states and of transitions, the state before the marks and the one behind them; the name of each
     state and how many transitions leave it; the token of each transition, and the next state of each; the final states.
     """
     from outlines_core import Index, Vocabulary
 
-    # Four things about the library have to be got around. It drops alternatives as soon as an earlier one matches
-    # (`a|ab` would never be `ab`): with a mark behind the pattern, nothing matches before the mark. It also works out
-    # where a match could begin later in a text, which takes forever for `N.{20}`: before the pattern stand three
-    # marks, the first of which matches alone, and from there on what would begin later is dropped. It gives up at a
-    # place for which the vocabulary has no token: every byte gets a token of its own, which the reader leaves out. And
-    # a bracket too many would close the group around the pattern: without a group around it, it is a mistake.
+    # Four traits of the library need a way around. A mark is a byte 0; tokens that hold one are left out.
+    # 1. It drops alternatives as soon as an earlier one matches (`a|ab` would never be `ab`): there is a mark behind
+    #    the pattern, so that nothing matches before the mark.
+    # 2. It works out where a match could begin later in a text, which takes forever for `N.{20}`: there are three
+    #    marks before the pattern. The first is a match by itself, and after a match the library drops all later ones.
+    # 3. It gives up at a place for which the vocabulary has no token: every byte gets a token of its own, which
+    #    `building.transitions` leaves out.
+    # 4. It would let a surplus bracket close the group around the pattern: the pattern is first compiled without a
+    #    group, where that bracket is an error.
     size = task["vocab_size"]
     eos, begin = size + 256, size + 257
     letters = {bytes([byte]): [size + byte] for byte in range(256)}
@@ -87,7 +90,10 @@ def automaton(task: dict[str, Any]) -> bytes:
 
 
 def fault(regex: str | None) -> str | None:
-    """What Python finds wrong with a regular expression, and where, which the library does not say; None: nothing."""
+    """The fault that Python finds in a regular expression, with its place, which the library does not report.
+
+    None where Python finds none.
+    """
     try:
         re.compile(regex or "")
     except (re.error, OverflowError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""What passes between the program and its user: settings as text, files, tables, words, and the user's own code."""
+"""The border between the program and its user: settings as text, files, tables, wording, and the user's own code."""

@@ -18,7 +18,7 @@ from dapd.errors import DapdError, unknown
 
 
 def check_types(instance: Any) -> None:
-    """Refuse values that are not of the type of their field: text is read by the command line alone."""
+    """Refuse an instance with a value that does not have its field's type. Text is not converted here: see `read`."""
     check_fields(type(instance), {name: getattr(instance, name) for name in field_names(instance)})
 
 
@@ -68,7 +68,7 @@ def read_as(name: str, text: str, hint: Any) -> Any:
 
 
 def split_pair(pair: str, what: str) -> tuple[str, str]:
-    """`field=value` as its two parts; `what` names in the error where it stood."""
+    """Split `field=value` into its two parts; `what` says in the error message what the pair was given as."""
     name, equals, value = pair.partition("=")
     if not equals or not name.strip():
         raise DapdError(f"{what} {pair!r} is not of the form field=value")
@@ -86,8 +86,8 @@ def explain(kind: type) -> dict[str, str]:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, worked out once: that takes far longer than to check values by them, and
-    options are made anew for every row."""
+    """The types of a dataclass's fields. They are cached because resolving them takes far longer than checking values
+    against them, and options are made for every row."""
     return get_type_hints(kind)
 
 
@@ -123,7 +123,7 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if kind is int:
-        # Tensors hold 64 bits: a larger number would only be found out about deep inside.
+        # Tensors hold 64-bit integers: a larger number would fail only later, deep inside the program.
         return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     return not isinstance(kind, type) or isinstance(value, kind)
 
@@ -137,7 +137,7 @@ def _read(text: str, kind: Any) -> Any:
             pairs = [part.split(":") for part in re.split("[,+]", text) if part.strip()]
             return tuple(tuple(k(x) for k, x in zip(get_args(item), pair, strict=True)) for pair in pairs)
         if "," in text or "+" in text or item is str:
-            # Within a sweep commas and slashes are taken, so a plus sign separates too.
+            # In a sweep (`knob=a/b,other=c`) commas and slashes have a meaning already, so a plus sign separates too.
             return tuple(item(part.strip()) for part in re.split("[,+]", text) if part.strip())
     if kind is NoneType and text in ("none", "None", "null"):
         return None

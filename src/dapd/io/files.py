@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read with care, and every mistake with them in one line."""
+"""Files that are written whole or not at all, JSON that is read with care, and errors of one line for both."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dapd.errors import DapdError, first_line
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Inside, what the system refuses (a full disk, a folder that may not be written to) is a user's error.
+    """Inside, a write that the system refuses (a full disk, a read-only folder) raises a `DapdError` of one line.
 
-    torch and safetensors, which write weights, have exceptions of their own for it.
+    torch and safetensors, which write weights, raise exceptions of their own for it; those are covered too.
     """
     try:
         yield
@@ -29,7 +29,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> Path:
-    """A folder, with those above it, unless it is there."""
+    """Make a folder and its parents, unless they exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -38,12 +38,12 @@ def make_folder(folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file: whoever reads it sees the old content or the new one, and a failure leaves the old one."""
+    """Write a text file: a reader sees either the old content or the new, and a failure leaves the old one in place."""
     return write_bytes(path, text.encode(errors="surrogateescape"))
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file of bytes in the same way. What is no plain file (`/dev/stdout`) is written to as it is."""
+    """Write bytes in the same way as `write_text`; a device or a pipe (`/dev/stdout`) is written to directly."""
     if path.exists() and not path.is_file():
         with writing(path):
             path.write_bytes(content)
@@ -55,7 +55,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A draft to write to, which takes the place of `path` at the end; whatever goes wrong, the draft does not stay."""
+    """Give a draft to write to, which replaces `path` at the end; after a failure the draft is removed."""
     draft = _draft_of(path)
     with writing(path):
         try:
@@ -66,7 +66,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_once(path: Path, text: str) -> None:
-    """The whole file at once, unless another process was faster: then the file stays as it is."""
+    """Write a whole file at once unless it exists: of several processes that do so, the first one's file stays."""
     draft = _draft_of(path)
     with writing(path):
         try:
@@ -78,13 +78,13 @@ def write_once(path: Path, text: str) -> None:
 
 
 def _draft_of(path: Path) -> Path:
-    """Where a file is written before it takes its place: beside it, under a name that no other process uses."""
+    """The path at which a file is written first: in the same folder, under a name that no other process uses."""
     return path.with_name(f"{path.name}.{os.getpid()}.draft")
 
 
 def check_writable(path: Path, *inputs: Path | None) -> None:
-    """Refuse a file that could not be written, before hours are spent on what is to go into it; also one of the
-    inputs, under whatever name: it would be lost."""
+    """Refuse a file that cannot be written, before hours are spent on its content. A file that is one of the inputs,
+    even under another name, is refused too: it would be overwritten."""
     with writing(path):
         if path.is_dir():
             raise DapdError(f"cannot write {path}: it is a folder")
@@ -99,7 +99,7 @@ def check_writable(path: Path, *inputs: Path | None) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; whatever is wrong with it, also that it is nested too deeply, is a ValueError."""
+    """The value of a JSON text. Every fault in the text raises ValueError, nesting that is too deep included."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -108,8 +108,8 @@ def parse_json(text: str | bytes) -> Any:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Inside, no other process does the same in this folder; a second one is refused. Where the system has no locks,
-    nobody is."""
+    """Hold the lock of a folder: a second process that asks for it is refused. On a system without file locks no
+    process is refused."""
     try:
         import fcntl
     except ImportError:

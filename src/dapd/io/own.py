@@ -26,10 +26,10 @@ from dapd.io.fields import read_as
 
 _PREFIX = "dapd_own_"
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
-"""Where code lies that the user did not write."""
+"""Folders of code that the user did not write: the standard library and the installed packages."""
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _sources: set[str] = set()
-"""The files of what was named so far, as a traceback calls them."""
+"""The files of the user's own code that were loaded so far, by the names that tracebacks show."""
 
 
 class CrashError(DapdError):
@@ -37,7 +37,7 @@ class CrashError(DapdError):
 
 
 def is_own(name: str) -> bool:
-    """Whether a name has the form of something of the user's own."""
+    """Whether a name has the form in which code of the user's own is named."""
     module, colon, attribute = name.rpartition(":")
     if name.endswith(".py"):  # a file alone: `find` says what is missing
         return True
@@ -49,10 +49,10 @@ def _is_module(name: str) -> bool:
 
 
 def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str, Any] | None = None) -> Any:
-    """What a name stands for: a class or a function is called, anything else is taken as it is.
+    """The object that a name stands for: a class or a function is called, anything else is returned as it is.
 
-    `texts` are arguments as they stand on the command line, read as the function declares them. `offers` are values
-    that the function gets if it has parameters of these names.
+    `texts` are arguments as they stand on the command line, converted to the types that the function declares.
+    `offers` are values that the function gets if it has parameters of these names.
     """
     thing = find(name)
     if not _is_called(thing):
@@ -93,7 +93,7 @@ def _is_called(thing: object) -> bool:
 
 
 def parameters(name: str) -> dict[str, inspect.Parameter]:
-    """What the class or the function of a name can be given; nothing where the name stands for another object."""
+    """The named parameters of the class or function that a name stands for; none where it is another object."""
     thing = find(name)
     if not _is_called(thing):
         return {}
@@ -116,17 +116,18 @@ def _hint(parameter: inspect.Parameter) -> Any:
 
 
 def files() -> list[Path]:
-    """The files of the user's own that were read so far."""
+    """The files that were named as `path/to/file.py:name` and loaded so far."""
     return [Path(str(module.__file__)) for name, module in sys.modules.items() if name.startswith(_PREFIX)]
 
 
 def sources() -> tuple[str, ...]:
-    """The files of whatever was named so far, modules among them."""
+    """The files of all code of the user's own that was loaded so far, those of modules named `module:name` included."""
     return tuple(sorted(_sources))
 
 
 def read_again(paths: Iterable[Path], sources: Iterable[str]) -> None:
-    """Read what another process has read: its objects can be understood then, and their failures told as there."""
+    """Load the files that another process has loaded: its objects can then be unpickled here, and failures in its
+    `sources` are reported here as they are there."""
     for path in paths:
         _from_file(path)
     _sources.update(sources)
@@ -135,8 +136,8 @@ def read_again(paths: Iterable[Path], sources: Iterable[str]) -> None:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise DapdError(f"there is no file {path}")
-    # Registered under a name of its own: dataclasses look their module up, and a file may be called like a package.
-    # The name is the same in every process, so that objects travel between them.
+    # The module is registered because dataclasses look theirs up, and under a name of its own because a file may be
+    # called like a package. The name is the same in every process, so that objects can be pickled from one to another.
     name = f"{_PREFIX}{zlib.crc32(str(path.resolve()).encode(errors='surrogateescape')):08x}"
     if name in sys.modules:
         return sys.modules[name]
@@ -157,7 +158,7 @@ def _from_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _neighbours(source: str) -> Iterator[None]:
-    """Let a file import what lies beside it, as `python FILE` does; nobody else finds the path changed."""
+    """Let a file import the modules in its folder, as `python FILE` does; afterwards `sys.path` is as it was."""
     if not source.endswith(".py"):
         yield
         return
@@ -166,7 +167,7 @@ def _neighbours(source: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # the user's code may have put the path in order itself
+        with suppress(ValueError):  # the user's code may have removed the folder itself
             sys.path.remove(folder)
 
 
@@ -182,14 +183,14 @@ def _from_path(name: str) -> ModuleType:
 
 
 def crash(error: BaseException) -> str | None:
-    """How code of the user's own failed while it was used, with its own frames; None where none of it was running."""
+    """An account of a failure in code of the user's own, with the frames of that code; None where none was running."""
     if isinstance(error, CrashError):
         return str(error)
     inner = list(dropwhile(lambda at: at[0].co_filename not in _sources, _places(error)))
     if not inner:
         return None
     head = f"{inner[0][0].co_qualname} failed: {type(error).__name__}: {first_line(error)}"
-    return "\n  ".join([head, *map(_place, _theirs(inner) or inner[:1])])  # a library may be what was named
+    return "\n  ".join([head, *map(_place, _theirs(inner) or inner[:1])])  # the named code may be an installed package
 
 
 def _place(at: tuple[CodeType, int]) -> str:
@@ -199,17 +200,17 @@ def _place(at: tuple[CodeType, int]) -> str:
 
 
 def account(error: BaseException) -> str:
-    """What went wrong, and in which line of the user's code."""
+    """An error in one line, with the line of the user's code that it came from."""
     theirs = _theirs(_places(error))
     where = f" ({Path(theirs[-1][0].co_filename).name}, line {theirs[-1][1]})" if theirs else ""
     return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
 def _places(error: BaseException) -> list[tuple[CodeType, int]]:
-    """Where an error passed through: the code and the line, the outermost first."""
+    """The frames that an error passed through, as code and line number, the outermost first."""
     return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
 def _theirs(places: list[tuple[CodeType, int]]) -> list[tuple[CodeType, int]]:
-    """Those places that the user wrote."""
+    """The frames whose code the user wrote."""
     return [at for at in places if not at[0].co_filename.startswith(("<", _PACKAGE, *_LIBRARIES))]

@@ -39,7 +39,7 @@ class Table:
         return "\n".join([shown[0], f"|{'|'.join(rule)}|", *shown[1:]]) + "\n"
 
     def to_latex(self) -> str:
-        """A tabular of the package booktabs, which the first line names."""
+        """The table as a LaTeX tabular. It needs the package booktabs, which a comment in the first line names."""
         columns = "l" * self.words + "r" * (len(self.head) - self.words)
         head, *rows = (" & ".join(cell.translate(LATEX) for cell in line) + r" \\" for line in (self.head, *self.rows))
         above = [r"% \usepackage{booktabs}", *([f"% {self.title}"] if self.title else [])]
@@ -59,7 +59,7 @@ def write_tables(path: Path, tables: Sequence[Table]) -> Path:
 
 
 def check_table_file(path: Path) -> None:
-    """Before the minutes that a table may take: whether it can be written there."""
+    """Refuse a file that a table cannot be written to, before the minutes that making the table may take."""
     if path.suffix.lower() not in (".csv", ".tex", ".md"):
         raise DapdError(f"{path.name}: tables are written as .csv, .tex or .md")
     check_writable(path)

@@ -1,4 +1,4 @@
-"""Words for people."""
+"""Wording of messages: numbers of things, and lists."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def plural(n: int, thing: str, ending: str = "s") -> str:
 
 
 def listed(words: Sequence[str], most: int = 8) -> str:
-    """Some words in quotes, and how many there are besides."""
+    """The first `most` words in quotes, and how many more there are."""
     return ", ".join(map(repr, words[:most])) + (f" and {len(words) - most} more" if len(words) > most else "")

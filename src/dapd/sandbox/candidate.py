@@ -15,11 +15,11 @@ from typing import Any
 from dapd.sandbox.wire import ClosedError, End
 
 MOST_WORDS = 300
-"""Characters of an error's text that travel."""
+"""The most characters of an error's text that are sent to the examiner."""
 
 
 class Callback:
-    """A function of the check's, as the program sees it."""
+    """Stands in the program's process for a function of the check; a call is made in the examiner."""
 
     def __init__(self, line: Line, number: int) -> None:
         self._line = line
@@ -34,7 +34,7 @@ class Callback:
 
 
 class Line(End):
-    """The program's end: whatever the program makes may be referred to by a handle."""
+    """The program's end of the line: a handle of any object of the program may be sent."""
 
     stand_ins = Callback
 
@@ -47,7 +47,7 @@ class Line(End):
 
 
 class Take:
-    """An iterator that is asked for several elements at once; an error waits until what came before it is handed on."""
+    """An iterator that gives several elements per call; an error is raised only after those before it are given."""
 
     def __init__(self, elements: Iterator[Any]) -> None:
         self._elements = elements
@@ -87,11 +87,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "equal": lambda one, other: bool(one == other),
     "instance": isinstance,
 }
-"""What the examiner may ask about the program's objects."""
+"""The operations on the program's objects that the examiner may ask for, by name."""
 
 
 def serve(reader: int, writer: int, news: tuple[str, ...]) -> None:
-    """Run the program that arrives and answer until the examiner is gone."""
+    """Send `news` (the layers of protection that hold), then run the program and answer until the examiner is gone."""
     line = Line(reader, writer)
     line.put(("ready", news))
     space: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def serve(reader: int, writer: int, news: tuple[str, ...]) -> None:
                 line.put(answer)
             except ClosedError:
                 raise
-            except BaseException as error:  # an answer that cannot be put into words
+            except BaseException as error:  # an answer that cannot be sent
                 line.put(_raised(error))
     except ClosedError:
         return
@@ -120,19 +120,19 @@ def _answer(work: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any,
 
 
 def _begin(line: Line, space: dict[str, Any], content: list[Any]) -> tuple[Any, ...]:
-    """Run the program, then the check's imports, which it may lean on; the names of it that the check uses go back."""
+    """Run the program, then the check's imports, which it may rely on; give those of its names that the check uses."""
     program, imports, names = content
     exec(compile(program, "<candidate>", "exec"), space)
     for statement in imports:
         try:
             exec(statement, space)
-        except Exception:  # the check itself will stumble over it, where it is reported
+        except Exception:  # the check runs the same import, and its failure is reported there
             continue
     return "value", {name: space[name] for name in names if name in space}, None
 
 
 def _ask(line: Line, space: dict[str, Any], content: list[Any]) -> tuple[Any, ...]:
-    """Do one operation. The containers among its arguments travel back if the program changed them."""
+    """Do one operation. The containers among its arguments are sent back if the program changed them."""
     operation, arguments, named, containers = content
     before = line.pack(containers) if containers else b""
     result = OPERATIONS[operation](*arguments, **named)
@@ -141,7 +141,7 @@ def _ask(line: Line, space: dict[str, Any], content: list[Any]) -> tuple[Any, ..
 
 
 def _raised(error: BaseException) -> tuple[Any, ...]:
-    """An error in words: the nearest of Python's own classes, and what it says."""
+    """An error as an answer: the name of its nearest built-in class, and its text."""
     own = next(kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
     try:
         words = str(error)

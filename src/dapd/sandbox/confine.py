@@ -1,4 +1,7 @@
-"""What the judged program's process gives up before the program is read: layer by layer, whatever the system offers."""
+"""Confining the judged program's process: before the program is read, it gives up rights, layer by layer.
+
+Which layers there are depends on the system.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,16 @@ READABLE = (
     *("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group"),
     *("/sys/devices/system/cpu", "/proc/cpuinfo", "/proc/meminfo"),
 )
-"""What Python and its packages read besides their own folders."""
+"""Files and folders that Python and its packages read apart from their own folders."""
 
 
-# Not a dataclass, here and in the examiner: importing those is a third of the keeper's start.
+# A NamedTuple, here and in the examiner: importing dataclasses would be a third of the time that the keeper starts in.
 class Allowance(NamedTuple):
-    """What the program may use."""
+    """The resources that the program's process may use, and the protections around it."""
 
     folder: str
     user: int
-    """The user to become, where we are root."""
+    """Id of the user to become where the keeper runs as root."""
     seconds: int
     memory_mb: int
     processes: int
@@ -72,7 +75,7 @@ def confine(allowance: Allowance, keep: tuple[int, ...]) -> tuple[str, ...]:
     else:
         attempt("capabilities", lambda: system.set_capabilities(0))
     if "end" in layers:
-        system.die_with_parent()  # it is forgotten at every fork, and when the user changes
+        system.die_with_parent()  # the kernel forgets the setting at every fork and when the user changes
     os.chdir(allowance.folder)
     _limit(allowance, alone="user" in layers or ("namespaces" in layers and not root and _counts_by_namespace()))
     folders = (*READABLE, *python_folders())
@@ -82,7 +85,7 @@ def confine(allowance: Allowance, keep: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def close_all_but(keep: tuple[int, ...]) -> None:
-    """Close every descriptor but these, and have the standard ones lead nowhere."""
+    """Close every descriptor but these, and point the standard ones at /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nowhere, standard)
@@ -92,10 +95,10 @@ def close_all_but(keep: tuple[int, ...]) -> None:
 
 
 def _enter_namespaces(root: bool) -> None:
-    """Leave for process ids, a network, mounts and shared memory of our own.
+    """Enter new namespaces of process ids, network, mounts and shared memory.
 
-    Root may do so as it is; others need a user namespace, too, and some systems let them begin and then stop them half
-    way. That is found out in a process that is thrown away: there is no way back from half way.
+    Root may do so directly. Other users need a user namespace, too, and some systems allow its first steps and refuse a
+    later one. There is no way back from there, so a process that is thrown away tries all of them first.
     """
     apart = system.NEW_PIDS | system.NEW_NETWORK | system.NEW_IPC | system.NEW_MOUNTS
     if root:
@@ -124,8 +127,8 @@ def _enter_as_user(apart: int) -> None:
 
 
 def _descend_twice() -> None:
-    """Return in the second process of the new namespace. The first only waits: to one that is process 1 the kernel does
-    not deliver all signals, and when it ends, everything else in the namespace ends."""
+    """Return in the second process of the new namespace; the first one only waits. To process 1 of a namespace the
+    kernel does not deliver all signals, and when it ends, every other process of the namespace ends."""
     for _ in range(2):
         child = os.fork()
         if child:
@@ -138,7 +141,7 @@ def _descend_twice() -> None:
 
 def _become(user: int, folder: str) -> None:
     """Become a user who owns nothing but a folder. Where Python itself lies in a folder that only root may enter, the
-    right to read it has to stay."""
+    capability to read it is kept."""
     closed = any(not _open_to_all(path) for path in python_folders())
     os.chown(folder, user, user)
     os.setgroups([])
@@ -160,14 +163,14 @@ def _open_to_all(path: str) -> bool:
 
 
 def python_folders() -> list[str]:
-    """Where the interpreter, its library and its packages lie."""
+    """The folders of the interpreter, its library and its packages."""
     places = (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), *sys.path)
     return sorted({os.path.realpath(place) for place in places if place and os.path.isdir(place)})
 
 
 def _limit(allowance: Allowance, alone: bool) -> None:
-    """Set the limits. The kernel counts all processes of a user: those that are there already come on top, unless the
-    program's process is the first of its user or namespace."""
+    """Set the limits. The kernel counts all processes of a user, so those that run already are added to the limit,
+    unless the program's process is the first of its user or its namespace (`alone`)."""
     megabyte = 1 << 20
     processes = allowance.processes if alone else allowance.processes + _threads_of(os.getuid())
     limit_memory(allowance.memory_mb)

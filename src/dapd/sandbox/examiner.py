@@ -1,8 +1,8 @@
-"""The process that checks a program: it runs the check's code, and the program's functions only from afar.
+"""The process that checks a program: it runs the check's code, and has the program's functions run in theirs.
 
-Of the program's process it believes nothing but values: what comes back from a call is compared here, by Python's own
-types, under a check that the program has never seen. So a pass cannot be written, forged or waited for: it can only be
-earned by answers that the check accepts.
+From the program's process it takes nothing but values. The result of a call is compared here, by Python's own types,
+under a check that the program has never seen. So the verdict "passed" cannot be printed, forged or waited for: only
+results that the check accepts lead to it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dapd.sandbox.wire import ClosedError, End, GarbageError
 
 MOST_WORDS = 300
 LARGEST_SIP = 256
-"""Elements of a program's iterator that are asked for at once, at most."""
+"""The most elements of a program's iterator that are asked for at once."""
 
 
 class Remote:
-    """An object of the program's that is no plain value: a function, a class, an instance, an iterator.
+    """Stands in the examiner for an object of the program that is no plain value, such as a function or an iterator.
 
     It can be called, read, iterated and turned into text or a number, and all of that gives values. It takes no part in
-    arithmetic or comparisons with values of the check's: an object that calls itself equal to everything must not pass.
+    arithmetic or comparisons with the check's values: an object that calls itself equal to everything must not pass.
     """
 
     _line: Line
@@ -107,7 +107,7 @@ def _pair(value: Any) -> tuple[list[Any], bool]:
 
 
 class Line(End):
-    """The examiner's end: of its own objects it lends functions alone, to be called and not to be looked into."""
+    """The examiner's end of the line: of the check's objects it lends functions alone, for the program to call."""
 
     stand_ins = Remote
 
@@ -119,14 +119,14 @@ class Line(End):
         return callable(value)
 
     def ask(self, operation: str, /, *arguments: Any, **named: Any) -> Any:
-        """Have the program do something and wait for what comes of it; it may call functions of ours meanwhile."""
+        """Have the program do an operation and wait for the result; meanwhile it may call functions of the check."""
         containers = _containers([*arguments, *named.values()])
         self.put(("ask", operation, arguments, named, containers))
         result, changes = self.answer()
         return result if changes is None else _carry_over(containers, changes, result)
 
     def answer(self) -> tuple[Any, Any]:
-        """The program's next answer: a value and what became of the arguments, or its error, raised here."""
+        """The program's next answer: a value and the containers that it changed (None: none), or its error, raised."""
         while True:
             message = self.get()
             match message:
@@ -153,7 +153,7 @@ def _error(kind: str, words: str) -> BaseException:
     if isinstance(own, type) and issubclass(own, BaseException):
         try:
             return own(words)
-        except TypeError:  # some want more than a text
+        except TypeError:  # some exceptions need more arguments than a text
             return Exception(f"{kind}: {words}")
     return Exception(f"{kind}: {words}")
 
@@ -214,7 +214,7 @@ def _carry_over(originals: list[Any], copies: Any, result: Any) -> Any:
 
 
 def _fill(container: Any, own: Any) -> None:
-    """Replace the elements of a container by what they stand for."""
+    """Replace each element of a container by `own(element)`."""
     if type(container) is list:
         container[:] = [own(one) for one in container]
     elif type(container) is dict:
@@ -222,21 +222,21 @@ def _fill(container: Any, own: Any) -> None:
 
 
 class Names(NamedTuple):
-    """What a check takes from the program."""
+    """The names that a check does not define itself."""
 
     wanted: frozenset[str]
     """Names that it uses and that the program may define."""
     modules: frozenset[str]
-    """Names of the standard library that it looks into (`math.isclose`): those are taken from here, not from there."""
+    """Modules of the standard library that it uses (`math.isclose`): imported here, never taken from the program."""
     imports: tuple[str, ...]
-    """Its own imports, on which a program that stands in one file with it might lean."""
+    """Its own import statements, on which a program that is meant to stand in one file with it may rely."""
 
 
 def names_of(check: str) -> Names:
     """The names that a check does not define itself.
 
-    A builtin means the builtin, whatever the program calls so: else `abs` could be one that always gives 0. Only a
-    check that names nothing else can mean the program's (MBPP 126 is about a function called `sum`).
+    The name of a builtin means the builtin even where the program defines it, too: otherwise `abs` could be a function
+    that always gives 0. Only a check that uses no other name means the program's (MBPP 126 is about a function `sum`).
     """
     tree = ast.parse(check)
     table = symtable.symtable(check, "<check>", "exec")
@@ -285,7 +285,7 @@ def examine(line: Line, program: str, check: str) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """What an error says, on one line: it may hold words of the program's, and those end up on a terminal."""
+    """An error's text as one line of printable characters: the program may have written it, and a terminal shows it."""
     try:
         words = f"{type(error).__name__}: {error}"[:MOST_WORDS]
     except BaseException:

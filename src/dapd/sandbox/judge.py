@@ -30,41 +30,43 @@ main()
 """Starts the keeper without the package around it: importing that would bring torch, and seconds."""
 
 LAYERS = ("namespaces", "scratch", "user", "capabilities", "end", "privileges", "landlock")
-"""All protections: process ids, network and shared memory of the program's own; a folder of limited size; a user with
-no rights; no capabilities; an end with the keeper's; no way back to more rights; only the files that Python needs."""
+"""All protections, in this order: process ids, network, mounts and shared memory of the program's own; a folder of
+limited size; a user with no rights; no capabilities; the program's process is killed when the keeper ends; no way back
+to more rights; only the files that Python needs."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Numerical libraries start a thread per core unless told otherwise, and threads count as processes."""
+"""Variables that limit numerical libraries to one thread: without them there is one per core, and each counts as a
+process."""
 
 START = 60.0
-"""Seconds that the keeper gets to start, on a machine with much else to do."""
+"""Seconds that the keeper gets to start, enough for a busy machine."""
 
 GRACE = 12.0
-"""Seconds beyond the limit after which the keeper itself is given up: more than it takes to end everything."""
+"""Seconds beyond the time limit after which the keeper itself is given up: more than it needs to end everything."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use besides time."""
+    """The resources that one program may use apart from time."""
 
     memory_mb: int = 1024
-    """Address space, of each process."""
+    """Address space of each process, in megabytes."""
     processes: int = 16
     """Processes and threads at once."""
     file_mb: int = 16
-    """Size of the largest file that may be written."""
+    """Size of the largest file that may be written, in megabytes."""
     layers: tuple[str, ...] = LAYERS
     """The protections to try; each is left out where the system does not offer it."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a program."""
+    """The verdict on a program."""
 
     passed: bool
     reason: str
-    """Either "passed", or "timed out", or "failed: " and what went wrong. The program's words may stand in here; they
-    never decide."""
+    """Either "passed", or "timed out", or "failed: " and the error. Text from the program may stand in here, but it
+    never decides the verdict."""
     seconds: float = 0.0
     """Wall time of program and check."""
     layers: tuple[str, ...] = ()
@@ -120,7 +122,7 @@ def judge_many(
 
 
 def _converse(keeper: subprocess.Popen[bytes], sources: bytes, seconds: float) -> bytes | None:
-    """Hand the sources over and wait for the verdict; None: even the keeper did not keep the time."""
+    """Hand the sources over and wait for the verdict; None where not even the keeper answered in time."""
     assert keeper.stdin is not None
     with contextlib.suppress(BrokenPipeError), keeper.stdin:
         keeper.stdin.write(sources)

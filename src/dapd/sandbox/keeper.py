@@ -1,10 +1,10 @@
 """The process between the caller and the judged program: it starts both sides, watches the clock and ends them all.
 
-It runs in an interpreter of its own, started for one verdict, and holds no words of the program's. In order:
+It runs in an interpreter of its own, started for one verdict, and executes nothing of the program's. In order:
 
 1. the candidate is started and confined, before a single byte of the program or the check has been read;
 2. program and check arrive on standard input; the examiner is started with them;
-3. the examiner says what it found, or the time is up;
+3. the examiner sends its verdict, or the time is up;
 4. everything below this process is ended, and the verdict goes out on standard output.
 """
 
@@ -25,11 +25,11 @@ from dapd.sandbox.examiner import Line, examine
 from dapd.sandbox.wire import ClosedError, GarbageError, receive, send
 
 READY = b"ready\n"
-"""Said before the clock starts: the caller counts from here, however long the interpreter took."""
+"""Written when the program's time begins: the caller counts from here, however long the interpreter took to start."""
 
 PATIENCE = 10.0
-"""Seconds that the ends of all processes are waited for. A few thousandths are usual; on a machine with much else to do
-a process that was killed may have to wait for its turn to end."""
+"""Seconds to wait until all processes have ended. A few thousandths are usual; on a busy machine a process that was
+killed may have to wait for its turn to end."""
 
 PROCESSES = os.path.isdir("/proc/self")
 """Whether the system lists its processes as files."""
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _sources() -> tuple[str, str]:
-    """Program and check, as the caller wrote them: the length of the first, then both."""
+    """Read program and check from standard input: the caller writes the length of the program, then both texts."""
     raw = sys.stdin.buffer.read()
     (size,) = struct.unpack_from("<Q", raw)
     texts = (raw[8 : 8 + size], raw[8 + size :])
@@ -73,7 +73,7 @@ def _sources() -> tuple[str, str]:
 
 
 def _start_candidate(allowance: Allowance) -> tuple[int, int, int]:
-    """Start the program's process; the ends of its pipes to write questions to and to read answers from follow it."""
+    """Start the program's process: its id, the pipe to write questions to, and the pipe to read its answers from."""
     theirs_in, questions = os.pipe()
     answers, theirs_out = os.pipe()
     process = os.fork()
@@ -88,7 +88,7 @@ def _start_candidate(allowance: Allowance) -> tuple[int, int, int]:
 
 
 def _start_examiner(questions: int, answers: int, allowance: Allowance, program: str, check: str) -> tuple[int, int]:
-    """Start the process that runs the check; the end of the pipe on which it says what it found follows it."""
+    """Start the process that runs the check: its id, and the pipe to read its verdict from."""
     report, out = os.pipe()
     process = os.fork()
     if process == 0:
@@ -112,7 +112,7 @@ def _examine(line: Line, program: str, check: str) -> dict[str, Any]:
 
 
 def _wait(report: int, deadline: float) -> dict[str, Any]:
-    """What the examiner says before the deadline. That it says nothing is a failure: it may have run out of memory."""
+    """The examiner's verdict, or "timed out". Where it ends without one, the check failed: memory may have run out."""
     poll = select.poll()
     poll.register(report, select.POLLIN)
     if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
@@ -125,11 +125,11 @@ def _wait(report: int, deadline: float) -> dict[str, Any]:
 
 
 def _end_all(started: list[int]) -> None:
-    """End every descendant. Those whose parents end become ours, so that none is missed; where the system does not list
-    processes, at least the two that were started end, and their groups.
+    """End every descendant. A process whose parent has ended becomes a child of this one, so that none is missed; where
+    the system does not list processes, at least the two that were started are ended, with their groups.
 
     They are all stopped before the first is killed: a program that forks without end would fill every place that is
-    freed, but one that is stopped keeps its place among the processes that are allowed, and does not fork.
+    freed, but a stopped process keeps its place among the processes that are allowed, and does not fork.
     """
     deadline = time.monotonic() + PATIENCE
     family: dict[int, str] = {}
@@ -155,7 +155,7 @@ def _signal_all(processes: list[int], number: int) -> None:
 
 
 def _descendants() -> dict[int, str]:
-    """All processes below this one, and what state each is in; those in a namespace below count as one."""
+    """Process id -> state letter of every process below this one, those in namespaces of their own included."""
     parents: dict[int, int] = {}
     states: dict[int, str] = {}
     for name in os.listdir("/proc"):

@@ -1,4 +1,4 @@
-"""The calls to Linux that Python has no functions for. Elsewhere none of them is there, and `offers` says so."""
+"""The calls to Linux that Python has no functions for. On other systems each of them raises OSError."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent has ended: no `setsid` leads out of here."""
+    """Become the parent of every descendant whose own parent has ended, even of one that has called `setsid`."""
     _call("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -55,17 +55,17 @@ def hide_memory() -> None:
 
 
 def show_memory() -> None:
-    """Take that back: a process that hides has no say over its own entries in /proc."""
+    """Undo `hide_memory`, under which a process may not write to its own entries in /proc."""
     _call("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def no_new_privileges() -> None:
-    """Give up on programs that run with more rights than their caller, such as sudo."""
+    """Never gain rights by running a program that has more of them than its caller, such as sudo."""
     _call("prctl", _SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def keep_capabilities() -> None:
-    """Have a change of the user leave the permitted capabilities as they are."""
+    """Keep the permitted capabilities when the user changes."""
     _call("prctl", _SET_KEEP_CAPABILITIES, 1, 0, 0, 0)
 
 
@@ -101,8 +101,9 @@ _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 
 
 
 def restrict_files(readable: Sequence[str], devices: Sequence[str], writable: str) -> None:
-    """Give up all files but some that may be read, some devices and one folder; and, where the kernel can, TCP, signals
-    to processes outside and abstract sockets of others. No process under such rules may trace one without them."""
+    """Give up access to all files but those that may be read, some devices and one folder. Where the kernel can do so,
+    give up TCP, signals to processes outside and their abstract sockets, too. A process under such rules may not trace
+    one without them."""
     version = _call("syscall", _CREATE_RULES, None, 0, 1)
     rights = _RIGHTS[min(version, 5)]
     attributes = struct.pack("=QQQ", rights, 0b11, 0b11)[: 8 if version < 4 else 16 if version < 6 else 24]

@@ -1,9 +1,9 @@
-"""What travels between the process of the judged program and the one that checks it: frames that hold plain values.
+"""The messages between the process of the judged program and the one that checks it: frames that hold plain values.
 
 The values are pickles that name no class at all, so reading one can build numbers, texts and containers, and nothing
 else: no bytes that the judged program may send run code in the examiner or make an object with an equality of its own.
-Everything that is not plain is either taken down to a plain value of the same content (a `defaultdict` becomes a
-`dict`, a number of NumPy a number) or stays where it is, and a handle of it travels.
+Everything that is not plain is either reduced to a plain value of the same content (a `defaultdict` becomes a `dict`, a
+number of NumPy a number) or stays where it is, and a handle of it is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES = 64 << 20
 """The largest frame that is read: more than any honest answer needs, less than the memory of the reader."""
 
 PLAIN = frozenset({type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})
-"""What a pickle can hold without naming a class. Subclasses do not count: they bring methods of their own."""
+"""Types that a pickle can hold without naming a class. Subclasses do not count: they bring methods of their own."""
 
 TYPES: dict[str, type] = {
     kind.__name__: kind
@@ -113,12 +113,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 class End:
-    """One end of the line: it sends and receives values, and knows what it lent to the other end and got from there."""
+    """One end of the line: it sends and receives values, and numbers the objects whose handles it sends or receives."""
 
     proxy: Callable[[int], Any]
-    """Makes what stands here for object `n` of the other end; it must have that number as `_number`."""
+    """Makes the stand-in for object `n` of the other end, which must hold that number as `_number`."""
     stand_ins: type | tuple[type, ...] = ()
-    """The class of what `proxy` makes."""
+    """The class of the stand-ins that `proxy` makes."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self._reader = reader
@@ -142,7 +142,7 @@ class End:
             return _Unpickler(io.BytesIO(payload), self._untag).load()
         except (ClosedError, GarbageError):
             raise
-        except Exception as error:  # whatever a pickle that somebody made by hand can run into
+        except Exception as error:  # a pickle that was made by hand can raise anything
             raise GarbageError(f"a message that cannot be read ({type(error).__name__})") from error
 
     def pack(self, value: Any) -> bytes:
@@ -196,7 +196,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "datetime.datetime": _library("datetime", "datetime"),
     "datetime.timedelta": _library("datetime", "timedelta"),
 }
-"""How a tagged value is built again: from plain parts, by classes that bring no surprise."""
+"""Tag -> function that builds the value again from plain parts, by classes of Python's own."""
 
 _CLOCK = ("hour", "minute", "second", "microsecond")
 
@@ -211,7 +211,7 @@ PARTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "datetime.datetime": lambda value: tuple(getattr(value, name) for name in ("year", "month", "day", *_CLOCK)),
     "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
 }
-"""What those values are built from. Time zones are left behind."""
+"""Class name -> function that takes a value apart into the plain parts for `BUILDERS`. Time zones are left out."""
 
 BASES: dict[type, Callable[[Any], Any]] = {
     str: lambda value: str.__getitem__(value, slice(None)),
@@ -224,11 +224,11 @@ BASES: dict[type, Callable[[Any], Any]] = {
     set: lambda value: {*set.__iter__(value)},
     frozenset: lambda value: frozenset(frozenset.__iter__(value)),
 }
-"""A plain value of the content of an instance of a subclass, by the base's own methods."""
+"""Base class -> function that copies an instance of a subclass into a plain value, by the base's own methods."""
 
 
 def _content(value: Any) -> tuple[Any, ...] | None:
-    """The tag of a value that is not plain but has a plain content; None: it has to stay where it is."""
+    """The tag of a value that is not plain but has a plain content; None where only a handle of it can be sent."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in PARTS:
@@ -250,7 +250,7 @@ def _content(value: Any) -> tuple[Any, ...] | None:
 
 
 def _scalar(value: Any) -> tuple[Any, ...] | None:
-    """The tag of a number of NumPy, torch and the like, which say `item` and have no dimensions."""
+    """The tag of a scalar of NumPy, torch or a similar library: an object without dimensions that has `item`."""
     if isinstance(value, type) or getattr(value, "shape", None) != () or not hasattr(value, "item"):
         return None
     number = value.item()

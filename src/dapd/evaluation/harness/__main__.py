@@ -20,7 +20,7 @@ def main() -> None:
     from dapd.evaluation.harness.code import local_code_eval
 
     try:
-        # lm-eval has its own question about running code; here it is only made to run in a process with limits.
+        # lm-eval itself asks for consent to running code; this only makes the code run in a process with limits.
         with local_code_eval():
             cli_evaluate()
     except DapdError as error:

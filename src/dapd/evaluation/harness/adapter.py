@@ -22,7 +22,7 @@ from dapd.generation import Completion, DiffusionLM
 from dapd.settings import Setting, describe
 
 Key = tuple[str, int, int, int]
-"""Task, document, request of the document, repeat."""
+"""Name of the task, number of the document, number of the request within the document, number of the repeat."""
 
 
 def jobs_of(requests: Sequence[Any]) -> list[Job[Any]]:
@@ -53,11 +53,11 @@ COLUMNS: dict[str, dict[str, type | tuple[type, ...]]] = {
     },
     "likelihood": {**HEAD, **COSTS, "logprob": (int, float), "greedy": bool},
 }
-"""What a result must have, by its kind: a number that is missing would count as 0 in a table of means."""
+"""The columns that a result of each kind must have: a missing number would count as 0 in a table of means."""
 
 
 def check_records(records: Sequence[Record], where: str) -> None:
-    """Refuse results that lack something, by their line."""
+    """Refuse results that lack a column or hold a value of another type; the error names their line."""
     for number, record in enumerate(records, 1):
         kind = record.get("kind")
         columns = COLUMNS.get(kind) if isinstance(kind, str) else None
@@ -80,11 +80,11 @@ class Ready:
     n_new: int
     until: list[str]
     seconds: float
-    """Time that it took to encode the prompt."""
+    """The time that encoding the prompt took."""
 
 
 def ledger(run: Run | None = None, world: World | None = None) -> Ledger:
-    """The results of a run, each with all of its columns, or of no folder at all."""
+    """The ledger of a run, whose results must have all their columns; without a run it starts empty, in memory."""
     if run is not None:
         check_records(run.records(), str(run.folder / RESULTS))
     return Ledger(run, key_of, world)
@@ -93,8 +93,8 @@ def ledger(run: Run | None = None, world: World | None = None) -> Ledger:
 class HarnessLM(LM):  # type: ignore[misc]
     """A diffusion model as lm-eval sees it.
 
-    lm-eval is told of one process and one rank whatever there are: it would draw other examples for the prompts of
-    every rank, and the table would depend on the number of processes. The requests are split here instead.
+    lm-eval is told that there is one process, however many there are: otherwise it would draw other examples for the
+    prompts of every rank, and the table would depend on the number of processes. The requests are split here instead.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class HarnessLM(LM):  # type: ignore[misc]
         self.prompter = Prompter(model.tokenizer, chat_mode(options.chat, model.tokenizer))
         self.ledger = ledger(run, world)
         self.prefix: Callable[[Any], str] = lambda request: ""
-        """The end of a request's context that the answer is to begin with."""
+        """Gives the end of a request's context that counts as the beginning of the answer."""
         self.on_progress: Callable[[int], None] = lambda n: None
 
     @property
@@ -133,7 +133,7 @@ class HarnessLM(LM):  # type: ignore[misc]
         return [record["logprob"] for record in self.answers(requests, self._likelihoods)]
 
     def answers(self, requests: Sequence[Any], work: Callable[[list[Job[Any]]], Iterable[Record]]) -> list[Record]:
-        """A record per request: those that are held, and the others by `work`, this process doing its share."""
+        """A record per request. Those that are not held yet are made by `work`, a share of them in this process."""
         return self.ledger.fill(jobs_of(requests), work, self.on_progress)
 
     def seed_of(self, key: Key) -> int:
@@ -187,10 +187,10 @@ class HarnessLM(LM):  # type: ignore[misc]
         }
 
     def _answer(self, ready: Ready, completion: Completion) -> str:
-        """What is scored of a completion."""
+        """The part of a completion that is scored."""
         option = self.options.fenced_code
         wanted = self.prompter.chat != "none" if option is None else option
-        # Only the task that begins the function in the prompt; its variants for chats begin the block themselves.
+        # Only in `humaneval` does the prompt begin the function; its variants for chats begin the block themselves.
         block = fenced(completion.text) if wanted and ready.job.key[0] == "humaneval" else None
         return cut(completion.text, ready.until) if block is None else block
 
@@ -211,7 +211,7 @@ class HarnessLM(LM):  # type: ignore[misc]
             yield _head(jobs[number], "likelihood") | {"logprob": value, "greedy": False} | costs
 
     def _pieces(self, job: Job[Any]) -> list[tuple[list[int], list[int]]]:
-        """Context and continuation of a request; a text alone is cut into pieces that fit the model."""
+        """Token ids of a request's context and continuation. A text without context is cut into pieces that fit."""
         room = self.model.network.max_length
         if len(job.what.args) == 1:
             ids = self.model.tokenizer.encode(job.what.args[0])
@@ -230,7 +230,7 @@ class Weighed:
     """A text whose likelihood is asked for, in pieces that fit the model."""
 
     pieces: list[tuple[list[int], list[int]]]
-    """Context and continuation of each."""
+    """Token ids of the context and the continuation of each piece."""
     samples: int
     seed: int
 

@@ -19,7 +19,7 @@ from dapd.sandbox import Limits, Verdict, judge
 
 @dataclass(frozen=True)
 class CodeLimits:
-    """What one piece of code may use."""
+    """The time and memory that one piece of code may use."""
 
     seconds: float = 10.0
     """Wall time that one program may take."""
@@ -40,7 +40,7 @@ def limited(limits: CodeLimits) -> Iterator[None]:
 
 
 def verdict(program: str, test: str) -> Verdict:
-    """What became of a program under its test, with the limits of the run."""
+    """Judge a program by its test, within the limits that `limited` has set."""
     limits = _limits.get(CodeLimits())
     return judge(program, test, seconds=limits.seconds, limits=Limits(memory_mb=limits.memory_mb))
 
@@ -51,7 +51,7 @@ class CodeEval:
     def compute(
         self, references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int] = (1,), **_: Any
     ) -> tuple[dict[str, float], dict[int, list[str]]]:
-        """pass@k over problems, and what became of each candidate."""
+        """The mean pass@k over the problems, and for each problem the outcomes of its candidates."""
         verdicts = {
             number: [verdict(candidate, test) for candidate in candidates]
             for number, (test, candidates) in enumerate(zip(references, predictions, strict=True))
@@ -71,8 +71,8 @@ def pass_at(k: int, total: int, passed: int) -> float:
 
 
 class Metrics(ModuleType):
-    """Stands in for the hub's library of metrics, which takes seconds to import: the code metric is ours, and the
-    library itself is imported when it is asked for anything else."""
+    """Stands in for the hub's library of metrics, which takes seconds to import. The code metric is `CodeEval`; the
+    library itself is imported only when something else is needed from it."""
 
     NAME = "evaluate"
 
@@ -98,7 +98,7 @@ class Metrics(ModuleType):
 
 @contextlib.contextmanager
 def local_code_eval() -> Iterator[None]:
-    """Inside, loading the hub's code metric gives ours."""
+    """Inside, loading the hub's code metric gives `CodeEval`."""
     metrics = Metrics()
     sys.modules[metrics.NAME] = metrics
     try:

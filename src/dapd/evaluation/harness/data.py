@@ -20,7 +20,7 @@ class LocalData:
     files: Mapping[str, str]
     """Split -> file, as lm-eval's task files name the splits."""
     columns: Mapping[str, type]
-    """What every row must have, and of which kind."""
+    """The columns that every row must have, and their types."""
     keep: Callable[[Row], bool] = lambda row: True
     """Which rows of the file belong to the split."""
     resources: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ IFEVAL = LocalData(
 
 @contextlib.contextmanager
 def offline(folder: Path | None) -> Iterator[None]:
-    """Inside, nothing is fetched: what is needed lies in the folder. None: the hubs are asked."""
+    """Inside, nothing is fetched, because all data lie in the folder. None: data are fetched from the hubs."""
     if folder is None:
         yield
         return
@@ -72,7 +72,7 @@ def offline(folder: Path | None) -> Iterator[None]:
     }
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
-    if (nltk := sys.modules.get("nltk")) is not None:  # it reads its variable when a task imports it, which few do
+    if (nltk := sys.modules.get("nltk")) is not None:  # it is imported already and reads its variable no more
         nltk.data.path.insert(0, wanted["NLTK_DATA"])
     try:
         yield

@@ -43,14 +43,14 @@ ANSWERS: Sequence[tuple[LocalData, Callable[[Row], str], Callable[[Row], str]]] 
     (HUMANEVAL, lambda row: str(row["prompt"]), lambda row: str(row["canonical_solution"])),
     (MATH500, lambda row: f"Problem:\n{row['problem']}\n\nSolution:", _math),
     (MBPP, _mbpp_prompt, lambda row: f"{row['code']}\n[DONE]"),
-    # There are no gold answers to instructions: this one keeps some of them.
+    # There are no gold answers to instructions: this answer follows some of them.
     (IFEVAL, lambda row: str(row["prompt"]), lambda row: "Yes. My answer is yes."),
 )
-"""Data set, end of the prompt, answer."""
+"""For each data set: the end of a row's prompt, by which `GoldModel` finds the row, and the row's answer."""
 
 
 class _NoNetwork:
-    """What the harness asks of a network, and no more."""
+    """The attributes of a network that the harness reads, without a network."""
 
     profile = Profile(mask_id=256, eos_id=257, pad_id=257)
     n_layers = 1
@@ -65,7 +65,7 @@ class _NoNetwork:
 
 
 class GoldModel(DiffusionLM):
-    """Answers a prompt by what it ends in."""
+    """A model that looks up its answer to a prompt by the prompt's end."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(_NoNetwork(), ByteTokenizer(_NoNetwork.profile), name="gold")
@@ -79,7 +79,7 @@ class GoldModel(DiffusionLM):
             yield number, self.answer(canvas.tokens[: canvas.start].tolist())
 
     def answer(self, prompt: list[int]) -> Completion:
-        """The completion of a prompt: the answer whose end of the prompt is the longest that fits."""
+        """The completion of a prompt: where several known ends fit it, that of the longest."""
         text = self.tokenizer.decode(prompt).rstrip()
         ends = [end for end in self.answers if text.endswith(end)]
         if not ends:

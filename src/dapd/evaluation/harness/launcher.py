@@ -1,4 +1,4 @@
-"""`--model dapd` inside lm-eval's own command line: the arguments as lm-eval hands them over."""
+"""`--model dapd` in lm-eval's own command line, with the arguments that lm-eval passes to a model."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class EvalOptions:
     """Everything but the model, the strategy and the tasks. The defaults are the paper's where it has any."""
 
     max_new_tokens: int | None = 256
-    """Generation length, over what the task's file says; None: what the file says, 256 where it says nothing."""
+    """Number of new tokens, whatever the task's file says; None: as the file says, 256 where it says nothing."""
     limit: int | None = None
     """Only the first `limit` documents of each task; None: all of them."""
     shots: int | None = None
@@ -29,8 +29,8 @@ class EvalOptions:
     """single_turn: the whole prompt, examples included, as one user turn (as Fast-dLLM does); multi_turn: every example
     a turn of its own; none: plain text; auto: single_turn where the model has a chat template, else none."""
     fenced_code: bool | None = None
-    """HumanEval: score the fenced block of an answer that has one, uncut, as Fast-dLLM does; None: where it is asked as
-    a chat. lm-eval itself appends the answer to the prompt as it stands."""
+    """HumanEval: score the fenced block of an answer that has one, uncut, as Fast-dLLM does; None: only where the
+    prompt is a chat. lm-eval itself appends the answer to the prompt as it stands."""
     batch: int = 1
     """Prompts decoded together; batches are made of prompts of similar length."""
     data_dir: Path | None = None
@@ -38,15 +38,15 @@ class EvalOptions:
     confirm_unsafe_code: bool = False
     """Run the code that the model writes (HumanEval, MBPP); it is refused without this."""
     code_seconds: float = 10.0
-    """Processor and wall time that one piece of generated code gets."""
+    """Seconds of wall time that one piece of generated code gets; its processor time may be two seconds more."""
     code_memory_mb: int = 1024
-    """Memory that one piece of generated code gets."""
+    """Megabytes of address space that each process of generated code gets."""
     checker_seconds: float = 60.0
-    """Wall time that a scorer gets for one answer; the answer counts as wrong after it."""
+    """Seconds of wall time that a scorer gets for one answer; after them the answer is scored as an empty one."""
     mc_samples: int = 128
     """Random maskings per likelihood, for tasks that compare likelihoods."""
     seed: int = 0
-    """Seed of the draws: a document draws the same numbers whatever batch or process decodes it."""
+    """Seed of all random draws: a document draws the same numbers whatever batch or process decodes it."""
     loop: Options = field(default_factory=Options)
     """Options of the decoding loop: block length, reuse, early stop, sampling."""
 
@@ -64,8 +64,8 @@ class EvalOptions:
                 raise DapdError(f"{name} is {getattr(self, name)}; it must be above 0")
 
     def setup(self) -> dict[str, Any]:
-        """What must agree for two samples to belong to one table. How many there are, where the data lie and the batch
-        size need not: a run over the first twenty documents may go on to all of them."""
+        """The options that must agree for two samples to belong to one table. The number of samples, the place of the
+        data and the batch size may differ: a run over the first twenty documents may go on to all of them."""
         free = ("data_dir", "confirm_unsafe_code", "batch", "limit")
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in free}
 
@@ -75,7 +75,8 @@ HIDDEN = ("data_dir", "loop", "confirm_unsafe_code")
 
 
 def configured(spec: str, texts: Mapping[str, str], base: EvalOptions) -> tuple[Setting, EvalOptions]:
-    """A strategy by name and the options, with fields changed: each belongs to whichever of them has it."""
+    """A strategy by name and the options, with some fields changed. A field is changed in the strategy, the options or
+    the loop, whichever has a field of that name."""
     name, inline = split_spec(spec)
     chosen = named(name)
     what = f"field of {name}, the loop or the evaluation"
@@ -87,7 +88,7 @@ def configured(spec: str, texts: Mapping[str, str], base: EvalOptions) -> tuple[
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task: how right and how fast."""
+    """The scores and the speed of one task."""
 
     task: str
     n: int
@@ -95,7 +96,7 @@ class TaskSummary:
     accuracy: float
     """The task's main score in percent (GSM8K flexible-extract, pass@1, math_verify, prompt-level strict IFEval)."""
     metric: str
-    """Which of lm-eval's metrics that is."""
+    """The name of the metric of lm-eval that `accuracy` is."""
     metrics: dict[str, float]
     """All of the task's metrics, as lm-eval names and scales them."""
     nfe: float
@@ -105,9 +106,9 @@ class TaskSummary:
     tps: float
     """Generated tokens before the first EOS, per second of generation."""
     tps_fast_dllm: float
-    """As Fast-dLLM counts since January 2026: tokens of the cut answer over the whole loop's time; on HumanEval all
-    tokens that are not EOS."""
+    """Tokens per second as Fast-dLLM counts since January 2026: tokens of the cut answer over the whole loop's time; on
+    HumanEval all tokens that are not EOS."""
     tps_fast_dllm_2025: float
-    """As Fast-dLLM counted before: on HumanEval the prompt's tokens too."""
+    """The same as Fast-dLLM counted before: on HumanEval, the prompt's tokens count, too."""
     seconds: float
-    """Generation time of all documents."""
+    """Generation time of all documents together."""

@@ -12,11 +12,11 @@ from dapd.evaluation.harness.options import Chat
 from dapd.models.tokenizer import Tokenizer
 
 CONVERSATION = "conversation:"
-"""Begins a prompt that is a list of messages as JSON; lm-eval hands prompts on as text."""
+"""The beginning of a prompt that is a list of messages as JSON: lm-eval passes on prompts as text alone."""
 
 
 def chat_mode(chat: Chat, tokenizer: Tokenizer) -> Chat:
-    """What a chat setting means for a model."""
+    """The chat mode that a setting means for a model: "auto" depends on the model's chat template."""
     if chat == "auto":
         return "single_turn" if tokenizer.has_chat else "none"
     if chat != "none" and not tokenizer.has_chat:
@@ -30,13 +30,13 @@ def conversation(messages: Sequence[dict[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Prompter:
-    """Ids of prompts under one chat mode."""
+    """Makes the token ids of prompts under one chat mode."""
 
     tokenizer: Tokenizer
     chat: Chat
 
     def ids(self, context: str, prefix: str = "") -> list[int]:
-        """The prompt's ids; `prefix` is the end of the context that the answer is to begin with."""
+        """The prompt's ids; `prefix` is the end of the context that counts as the beginning of the answer."""
         if context.startswith(CONVERSATION):
             return self._turns(json.loads(context.removeprefix(CONVERSATION)))
         if self.chat == "none" or not context:
@@ -47,13 +47,13 @@ class Prompter:
         return self.tokenizer.chat([{"role": "user", "content": context}])
 
     def _turns(self, messages: list[dict[str, str]]) -> list[int]:
-        """A conversation up to where the answer goes on; a last turn of the assistant's is its beginning."""
+        """Ids of a conversation up to where the answer goes on; a last turn of the assistant begins the answer."""
         if messages[-1]["role"] != "assistant":
             return self.tokenizer.chat(messages)
         return self.tokenizer.chat(messages[:-1]) + self.tokenizer.encode(messages[-1]["content"], special=False)
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Ids of a context and of what follows it, cut where the tokenizer itself would cut."""
+        """Ids of a context and of its continuation, cut where the tokenizer itself would cut."""
         if self.chat != "none" or context.startswith(CONVERSATION):
             return self.ids(context), self.tokenizer.encode(continuation, special=False)
         # A space at the border belongs to the word behind it.

@@ -60,7 +60,7 @@ def evaluate(
 
 
 def setup(model: DiffusionLM, setting: Setting, options: EvalOptions) -> dict[str, Any]:
-    """What must agree for answers to stand in one table. More documents and more tasks may come later."""
+    """The settings that must agree for answers to stand in one table. More documents and tasks may be added later."""
     return {
         "model": model.name,
         "weights": fingerprint(model),
@@ -101,7 +101,7 @@ def _score(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions, run: R
 
 
 def _keep(run: Run, summaries: Sequence[TaskSummary], scores: Mapping[str, Any], late: Mapping[str, int]) -> None:
-    """Write the summaries and scores down, beside those of other tasks and never over those of more documents."""
+    """Write the summaries and scores, beside those of other tasks and never over those of more documents."""
     before = run.read(SUMMARY, {"tasks": [], "checker_timeouts": {}})
     tasks = {one["task"]: one for one in before["tasks"] if isinstance(one, dict) and {"task", "n"} <= one.keys()}
     timeouts = dict(before["checker_timeouts"])
@@ -123,7 +123,7 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _contribute(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions) -> None:
-    """The share of a process that does not score: the same requests in the same order, as lm-eval asks them."""
+    """Do the share of a process that does not score: make the same requests in the same order as lm-eval does."""
     from lm_eval.evaluator_utils import get_sample_size
 
     requests: dict[str, list[Any]] = defaultdict(list)

@@ -18,8 +18,8 @@ Scorer = Callable[[Any, Any], dict[str, Any]]
 
 
 class Guard:
-    """A scorer in a process of its own, which is ended when an answer takes too long; that answer is then scored as if
-    nothing had been said."""
+    """A scorer in a process of its own, which is ended when an answer takes too long; that answer is then scored as an
+    empty one."""
 
     def __init__(self, score: Scorer, seconds: float, name: str) -> None:
         self.score, self.seconds, self.name = score, seconds, name

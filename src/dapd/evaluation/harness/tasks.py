@@ -17,18 +17,18 @@ from dapd.evaluation.harness.data import GSM8K, HUMANEVAL, IFEVAL, MATH500, MBPP
 from dapd.evaluation.harness.options import EvalOptions
 
 FEWSHOT_SEED = 1234
-"""lm-eval's own: which examples a prompt gets."""
+"""lm-eval's own seed, from which the examples in a prompt are drawn."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A task that also runs from a folder."""
+    """A task of lm-eval whose data can also be read from a folder."""
 
     file: str
     """lm-eval's file, below its folder of tasks."""
     data: LocalData
     metric: str
-    """The score that stands for the task."""
+    """Name of the metric that stands for the task."""
 
 
 KNOWN = {
@@ -64,7 +64,7 @@ def require_lm_eval() -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, lm-eval and its data library draw no bars and say nothing below an error."""
+    """Inside, lm-eval and its data library show no progress bars and log nothing below an error."""
     import datasets
     import lm_eval.api.task
 
@@ -87,7 +87,7 @@ def quiet() -> Iterator[None]:
 
 
 def _config(name: str, options: EvalOptions) -> dict[str, Any]:
-    """The task's file as it stands; whether it runs code is known before anything of it is executed."""
+    """Read the task's file. Whether the task runs code is checked before any function that it names is imported."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     path = _file(name, options.data_dir)
@@ -126,7 +126,7 @@ def _file(name: str, data_dir: Path | None) -> Path:
 
 
 def _unknown_task(name: str, names: Sequence[str]) -> DapdError:
-    """lm-eval has ten thousand tasks: only the nearest is worth saying."""
+    """The error for an unknown task. It names only the nearest of lm-eval's ten thousand tasks."""
     near = difflib.get_close_matches(name, KNOWN, n=1) or difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return DapdError(f"unknown task {name!r}; {hint}with local files: {', '.join(KNOWN)}; others: lm-eval ls tasks")
@@ -143,11 +143,11 @@ def _build(name: str, config: dict[str, Any], options: EvalOptions) -> Any:
         task = ConfigurableTask(config=config)
     except DapdError:
         raise
-    except Exception as error:  # whatever the hub, its cache or the network came up with
+    except Exception as error:  # the hub, its cache and the network raise errors of many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DapdError(f"cannot get the data of {name}: {reason}; --data-dir reads them from a folder") from error
     shots = task.get_config("num_fewshot")
-    # lm-eval leaves tasks that are made for no examples as they are.
+    # As in lm-eval, a task that is made for prompts without examples stays so, whatever is asked for.
     task.set_config("num_fewshot", shots or 0 if options.shots is None or shots == 0 else options.shots)
     task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return task
@@ -160,6 +160,6 @@ def _splits(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main_metric(task: str, metrics: dict[str, float]) -> str:
-    """The score that stands for a task: the one chosen here, else lm-eval's first."""
+    """Name of the metric that stands for a task: that of `KNOWN`, else lm-eval's first."""
     chosen = KNOWN[task].metric if task in KNOWN else ""
     return chosen if chosen in metrics else next(iter(metrics), "")

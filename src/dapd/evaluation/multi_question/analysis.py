@@ -15,7 +15,7 @@ from dapd.trace import Record as TraceRecord
 from dapd.trace import Trace
 
 GRID = 50
-"""Points of normalised progress, beside 0."""
+"""Number of points of normalised progress, apart from 0."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def observe(model: DiffusionLM, done: Completion, n_questions: int) -> dict[str,
 
 
 def mark_starts(model: DiffusionLM, ids: list[int], n: int) -> list[int | None]:
-    """The index of the token at which each mark [1]..[n] begins: the longest beginning of the answer without it."""
+    """The index of the token at which each mark [1]..[n] begins; None for a mark that the answer lacks."""
     decode = model.tokenizer.decode
     starts: list[int | None] = []
     for number in range(1, n + 1):
@@ -66,7 +66,7 @@ def mark_starts(model: DiffusionLM, ids: list[int], n: int) -> list[int | None]:
 
 
 def behaviour(records: Sequence[Record]) -> Behaviour:
-    """The average over samples; each sample's progress is its step over its number of steps."""
+    """The average over samples. A sample's progress is the number of the step over the sample's number of steps."""
     order = torch.tensor([record["order"] for record in records], dtype=torch.float64)
     total = torch.tensor([[record["nfe"]] for record in records], dtype=torch.float64)
     progress = order / total.clamp_min(1)
@@ -83,7 +83,7 @@ def behaviour(records: Sequence[Record]) -> Behaviour:
 
 
 def as_trace(record: Record, strategy: dict[str, Any]) -> Trace:
-    """A trace without tokens, for the pictures: positions, steps and pieces are the record's, marks stand as texts."""
+    """A trace without tokens, for figures: positions, steps and pieces are the record's, its texts the marks alone."""
     marks = {place: f"[{n}]" for n, place in enumerate(record["starts"], 1) if place is not None}
     by_step: dict[int, list[int]] = {}
     for position, step in enumerate(record["order"]):

@@ -37,7 +37,7 @@ SWEEPS = {
 }
 
 TRACES, PICTURED = "traces", 2
-"""Where trajectories go, and how many of them."""
+"""The folder of the traces that are kept, and the number of bundles for which they are."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def evaluate(
     *,
     progress: Callable[[int], None] = lambda n: None,
 ) -> list[Record]:
-    """Decode every bundle; the whole trajectory of the first ones is written down, tokens and all, for the viewer."""
+    """Decode every bundle; of the first ones the whole trace, tokens included, is written for the viewer."""
     run = Run.open(out, {"bench": "multi-question", **plan.setup(model)}, "multi-question run")
     shown = {bundle.key: number for number, bundle in enumerate(bundles[:PICTURED])}
 

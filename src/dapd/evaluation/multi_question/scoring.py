@@ -1,4 +1,4 @@
-"""Which of the five answers are right: segments by their marks, the answer by its phrase, the match by substring."""
+"""Which of the five answers are right: segments are found by marks, answers by a phrase, matches by substring."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def segments(text: str, n: int) -> list[str]:
 
 
 def answer_of(segment: str) -> str:
-    """What follows the last "Therefore, the answer is", else the last "The answer is", else all of the segment."""
+    """The text behind the last "Therefore, the answer is", else the last "The answer is", else all of the segment."""
     # Not segment.lower(): some letters change their length, and places would no longer agree.
     for phrase in PHRASES:
         matches = list(re.finditer(re.escape(phrase), segment, re.I))

@@ -43,7 +43,7 @@ def _task(study: Study, method: str, setting: Setting, task: BenchTask, tools: T
 
 
 def _line(method: str, name: str, scores: Sequence[TaskScore]) -> Line:
-    """The mean over tasks; the parts of the score by their own means where a task has them."""
+    """The mean over tasks; each part of the score is averaged over the tasks that have it."""
     known = [one.score for one in scores if one.score is not None]
     total = mean(known) if len(known) == len(scores) else None
     accuracy, steps = dict(zip(GROUPS, numbers.PARALLELBENCH[method], strict=True))[name]

@@ -1,4 +1,4 @@
-"""What each table of the paper asks for: a setting, a task and a length per cell, and the numbers published for it."""
+"""The cells of each table of the paper: a setting, a task, a length, and the numbers published for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cell:
     eos: str = "none"
     published: Mapping[str, float] = field(default_factory=dict)
     name: str = ""
-    """What the table calls the row, where that is not the method."""
+    """The table's name of the row; empty: the method's."""
 
     @property
     def row(self) -> str:
@@ -112,4 +112,4 @@ def blocks(family: str) -> Iterator[Cell]:
 
 
 TABLES = {"main": main, "eos": eos, "tps": tps, "long": long, "blocks": blocks}
-"""The tables that lm-eval's tasks make up."""
+"""The tables that are made of lm-eval's tasks."""

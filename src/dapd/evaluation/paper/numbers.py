@@ -35,7 +35,7 @@ MAIN: dict[str, dict[str, tuple[AccuracySteps, ...]]] = {
         "dapd-direct": ((43.3, 117.8), (48.2, 26.9), (59.4, 55.6), (26.4, 56.0), (38.7, 18.6)),
     },
 }
-"""Model, method: one pair for each of TASKS."""
+"""Model -> method -> accuracy and steps for each of TASKS."""
 
 PARALLELBENCH: dict[str, tuple[AccuracySteps, ...]] = {
     "fast-dllm": ((78.2, 27.3), (60.4, 30.8), (55.9, 9.9), (29.6, 22.6)),
@@ -44,7 +44,7 @@ PARALLELBENCH: dict[str, tuple[AccuracySteps, ...]] = {
     "dapd-staged": ((88.2, 19.1), (59.2, 24.6), (55.3, 18.7), (27.3, 18.8)),
     "dapd-direct": ((86.5, 17.9), (59.4, 18.9), (54.8, 10.8), (23.4, 20.1)),
 }
-"""Method: words to sentence, paraphrase, waiting line, puzzle."""
+"""Method -> score and steps on words to sentence, paraphrase, waiting line and puzzle."""
 
 EOS: dict[str, dict[str, tuple[AccuracySteps, ...]]] = {
     "klass": {
@@ -63,7 +63,8 @@ EOS: dict[str, dict[str, tuple[AccuracySteps, ...]]] = {
         "4 blocks": ((37.2, 112.1), (19.4, 52.6), (76.1, 86.9), (28.2, 113.2), (57.0, 136.3)),
     },
 }
-"""Method, setting: one pair for each of TASKS. EB-Sampler's HumanEval steps differ from MAIN's in the paper itself."""
+"""Method -> setting -> accuracy and steps for each of TASKS. EB-Sampler's HumanEval steps differ from MAIN's in the
+paper itself."""
 
 TPS = {
     "dapd-staged": (36.6, 45.2, 106.0),
@@ -72,13 +73,13 @@ TPS = {
     "klass": (37.8, 149.4, 25.6),
     "original": (39.0, 256.0, 20.4),
 }
-"""HumanEval: accuracy, steps, tokens per second on an L40S."""
+"""Method -> accuracy, steps and tokens per second on an L40S, for HumanEval."""
 
 LONG = {
     "humaneval": {256: (36.6, 45.2, 106.0), 512: (32.9, 55.9, 106.6), 1024: (31.7, 67.5, 93.6)},
     "gsm8k": {256: (70.7, 48.2, 33.9), 512: (72.8, 68.4, 39.0), 1024: (70.7, 79.9, 45.8)},
 }
-"""Task, length: accuracy, steps, tokens per second. GSM8K at 256 differs from MAIN's in the paper itself."""
+"""Task -> length -> accuracy, steps, tokens per second. GSM8K at 256 differs from MAIN's in the paper itself."""
 
 BLOCKS = {
     ("dapd-staged", 1): (36.6, 106.0),
@@ -89,7 +90,7 @@ BLOCKS = {
     ("eb-sampler", 4): (37.2, 39.2),
     ("klass", 4): (37.8, 25.6),
 }
-"""Method and number of blocks on HumanEval: accuracy, tokens per second."""
+"""Method and number of blocks -> accuracy and tokens per second, for HumanEval."""
 
 MULTI = {
     "original": (52.64, 256.0),
@@ -98,10 +99,10 @@ MULTI = {
     "eb-sampler": (51.2, 131.3),
     "dapd-staged": (52.08, 66.2),
 }
-"""Accuracy and steps on five questions at a time."""
+"""Method -> accuracy and steps on five questions at a time."""
 
 TAU_MIN = {"llada": 0.01, "dream": 0.005}
-"""The edge threshold at the start; the paper places it in the near-zero tail of the edge scores, without a number."""
+"""Model -> edge threshold at the start; the paper places it in the near-zero tail of the scores, without a number."""
 
 TITLES = {
     "original": "Original",

@@ -27,12 +27,12 @@ class Line:
     """None: not scored here."""
     published: Mapping[str, float]
     extra: Mapping[str, float | None] = field(default_factory=dict)
-    """More of ours that the paper does not print."""
+    """Further values of ours that the paper does not print."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A table, with what a reader must know of it."""
+    """A table, with the notes that its reader needs."""
 
     table: str
     label: str
@@ -40,7 +40,7 @@ class Report:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     text: str = ""
-    """Tables that come as text."""
+    """The table as Markdown, where it is not made of lines."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -1,4 +1,4 @@
-"""What all tables share: the model, how much of the data, where results go, and what the user left out."""
+"""The set-up that all tables share: the model, how much of the data, where results go, and what the user left out."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Scope:
     """How much of a table is run."""
 
     limit: int | None = None
-    """Only this many samples of each task, the first."""
+    """Number of samples of each task, the first ones of its data; None: all."""
     length: int = LENGTH
     """New tokens instead of the paper's 256; other lengths change in proportion."""
     only: tuple[str, ...] = ()
-    """Methods and tasks; empty: all."""
+    """Names of the methods and tasks to run; empty: all."""
     shots: int | None = None
     """Examples in lm-eval's prompts; None: its defaults, as in the paper."""
     sweep: bool = False
@@ -48,14 +48,15 @@ class Scope:
                 raise unknown("method or task", name, known)
 
     def wants(self, method: str, task: str | None = None) -> bool:
-        """Whether `only` asks for it; naming methods alone keeps all tasks, and the other way round."""
+        """Whether `only` asks for a method and a task. Where it names methods alone, all tasks are kept, and the other
+        way round."""
         methods = [name for name in self.only if name in METHODS]
         tasks = [name for name in self.only if name not in METHODS]
         return (not methods or method in methods) and (task is None or not tasks or task in tasks)
 
     @property
     def suffix(self) -> str:
-        """What a file's name says of it: part of a table never takes the place of the whole."""
+        """The part of a file's name that says what was left out, so that part of a table never replaces the whole."""
         parts = [*self.only, *([f"first{self.limit}"] if self.limit else []), *(["sweep"] if self.sweep else [])]
         return "".join(f"_{part}" for part in [*parts, *([f"{self.length}tokens"] if self.length != LENGTH else [])])
 
@@ -65,14 +66,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class Study:
-    """A model to reproduce the paper with."""
+    """The reproduction of the paper with one model: its settings, its data, and the folder of the results."""
 
     model: DiffusionLM
     out: Path
     data_dir: Path | None = None
-    """Folder with the data sets; None: from the public hubs, where they are there."""
+    """Folder with the data sets; None: they are fetched from the public hubs, as far as those have them."""
     settings: str = "auto"
-    """Whose settings: llada, dream; auto: by the model's kind."""
+    """The model whose settings in the paper are used, llada or dream; auto: by this model's kind."""
     scope: Scope = field(default_factory=Scope)
     batch: int = 1
     chat: Chat = "auto"
@@ -138,11 +139,11 @@ class Study:
         return self.out.joinpath("runs", *names)
 
     def file(self, name: str, ending: str) -> Path:
-        """Where a report or a figure's data go."""
+        """The path of the file for a report or a figure's data."""
         return self.out / f"{name}{self.scope.suffix}{ending}"
 
     def write(self, name: str, ending: str, text: str) -> None:
-        """Write a report or a figure's data, if it is this process that does."""
+        """Write a report or a figure's data, if this is the process that writes (see `is_first`)."""
         if self.is_first:
             make_folder(self.out)
             self.written.append(write_text(self.file(name, ending), text))
@@ -151,7 +152,7 @@ class Study:
         self.write(name, ".json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def data(self, name: str) -> Path | None:
-        """The folder of one data set: below the one that the user named, or that one itself."""
+        """The folder of one data set: a folder of its name below the one that the user named, or that one itself."""
         if self.data_dir is None:
             return None
         if not self.data_dir.is_dir():
@@ -160,7 +161,7 @@ class Study:
         return inner if inner.is_dir() else self.data_dir
 
     def notes(self) -> list[str]:
-        """What keeps these numbers from being compared with the paper's."""
+        """The reasons, a sentence each, why these numbers are not comparable with the paper's."""
         scope, out = self.scope, []
         if scope.limit is not None:
             out.append(f"Only the first {scope.limit} of each task's samples were run: not comparable with the paper.")

@@ -75,11 +75,11 @@ TABLES: dict[str, Callable[[Study], Report]] = {
 }
 
 WHOLE = ("tau_min", "toy")
-"""Tables that have no parts."""
+"""Tables that can only be run as a whole."""
 
 
 def build(table: str, study: Study) -> Report:
-    """Run a table, or what is left of it, and write it down as JSON and Markdown."""
+    """Run a table, or the part of it that is asked for, and write it as JSON and Markdown."""
     if table not in TABLES:
         raise unknown("table", table, TABLES)
     if table in WHOLE and study.scope.only:

@@ -1,4 +1,4 @@
-"""ParallelBench's released files: tasks, samples, prompts. They are read from a folder of the user's, never shipped.
+"""ParallelBench's released files: tasks, samples, prompts. They are read from a folder of the user and never shipped.
 
 A folder holds one folder per group with `task_config.yaml` (prompt, metric) and one JSONL file per task, whose lines
 have `input`, `answer` and `metadata`. One-shot examples stand in `input.icl_examples`.
@@ -24,7 +24,7 @@ class Group:
     title: str
     folder: str
     length: int
-    """New tokens, as in the DAPD paper."""
+    """Number of new tokens, as in the DAPD paper."""
     tasks: tuple[str, ...]
 
     @property

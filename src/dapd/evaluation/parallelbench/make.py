@@ -55,7 +55,7 @@ METRIC = {
 
 @dataclass(frozen=True)
 class Batch:
-    """What to make."""
+    """How many samples of each task to make, how large, and from which seed."""
 
     samples: int = 100
     size: int = 15

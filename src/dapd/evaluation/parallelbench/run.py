@@ -42,7 +42,7 @@ def evaluate(
 
 
 def summarise(task: BenchTask, records: Sequence[Record], tools: Tools) -> TaskScore:
-    """Scores are taken from the texts, not kept with them: a tool that is installed later counts at once."""
+    """Score the texts of a task. Scores are not kept with the texts, so that a tool that is installed later counts."""
     pairs = zip(task.samples, records, strict=False)  # a limited run has the first samples
     scored = [score(task.metric, record["text"], sample.answer, tools) for sample, record in pairs]
     parts = averages(scored)
@@ -51,7 +51,7 @@ def summarise(task: BenchTask, records: Sequence[Record], tools: Tools) -> TaskS
 
 
 def gold_scores(task: BenchTask, tools: Tools, samples: Iterable[Sample] | None = None) -> Parts:
-    """What the task's own answers score, in percent: 100 wherever the score is exact."""
+    """The scores of the task's own answers, in percent: 100 wherever the metric is exact."""
     chosen = task.samples if samples is None else samples
     return averages([score(task.metric, gold(sample.answer), sample.answer, tools) for sample in chosen])
 

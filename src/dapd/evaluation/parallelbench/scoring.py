@@ -20,8 +20,8 @@ Parts = dict[str, float | None]
 def parse_list(text: str) -> list[str]:
     """The loose reading: what follows the last `[`, up to the next `]`, cut at commas, quotes and blanks stripped.
 
-    A part that holds nothing is no item, as behind a last comma; one that holds quotes with nothing in them is an empty
-    one, and makes the list a wrong one. That is how the public scorer reads; so is that line ends stay with their item.
+    A part without anything in it, as behind a last comma, is no item; a part of empty quotes is an empty item, which
+    makes the list wrong. The public scorer does the same, and like it this one leaves line ends in the items.
     """
     *_, tail = text.split("[")
     parts = tail.split("]", 1)[0].split(",")
@@ -29,7 +29,10 @@ def parse_list(text: str) -> list[str]:
 
 
 def parse_list_strictly(text: str) -> list[str] | None:
-    """The strict reading of that list: `["a", "b"]`, closed, every item in double quotes, one blank after commas."""
+    """The strict reading of the same list: `["a", "b"]`, closed, every item in double quotes, one blank after commas.
+
+    None where the text is not written like that.
+    """
     _, opening, rest = text.rpartition("[")
     inner, closing, _ = rest.partition("]")
     items = inner.split(", ")
@@ -49,7 +52,7 @@ def shuffled(items: list[str], answer: Answer) -> bool:
 
 
 def inserted(items: list[str], answer: Answer) -> bool:
-    """The list, with the new word somewhere in it."""
+    """Whether the list has the new word somewhere and is otherwise the same."""
     before, word = _field(answer, "input"), _field(answer, "word")
     if word not in items:
         return False
@@ -58,7 +61,8 @@ def inserted(items: list[str], answer: Answer) -> bool:
 
 
 def removed(items: list[str], answer: Answer) -> bool:
-    """The list without one of its items, which must then be missing: of two that are the same, none can go."""
+    """Whether the list lacks one of its items and is otherwise the same. Nothing equal to that item may be left: of two
+    equal items, taking out one counts as wrong."""
     before = _field(answer, "input")
     missing = set(before) - set(items)
     if len(missing) != 1:
@@ -68,7 +72,7 @@ def removed(items: list[str], answer: Answer) -> bool:
 
 
 def replaced(items: list[str], answer: Answer) -> bool:
-    """The list with the new word in the place of one item."""
+    """Whether the list has the new word in the place of one item."""
     before, word = _field(answer, "input"), _field(answer, "word")
     if len(items) != len(before) or word not in items:
         return False
@@ -88,7 +92,7 @@ def _of_lists(right: Callable[[list[str], Answer], bool]) -> Callable[[str, Answ
 
 
 def latin_square(text: str, answer: Answer, tools: Tools) -> Parts:
-    """The first rows that hold exactly the symbols, as many as there are symbols; the columns must hold them too.
+    """Score the first rows that hold exactly the symbols, as many as there are symbols; columns must hold them, too.
 
     A row may repeat a symbol behind the others: the public scorer looks at as many columns as the shortest row has.
     """
@@ -104,7 +108,7 @@ SIDE = 4
 
 
 def sudoku(text: str, answer: Answer, tools: Tools) -> Parts:
-    """The four rows of the solution. Loosely, only the digits count, and lines without four of them are skipped.
+    """Score the four rows of the solution. Loosely, only the digits count, and lines without four of them are skipped.
 
     Digits are read by their value, in whatever script they are written.
     """
@@ -116,7 +120,7 @@ def sudoku(text: str, answer: Answer, tools: Tools) -> Parts:
 
 
 def words_to_sentence(text: str, answer: Answer, tools: Tools) -> Parts:
-    """All words, letter for letter, in a text that the grammar checker has nothing to say about."""
+    """Score a text: it must hold all words, letter for letter, and the grammar checker must find no fault with it."""
     inclusion = float(all(word in text for word in _field(answer, "words")))
     grammar = tools.grammar(text)
     return {"inclusion": inclusion, "grammar": grammar, "score": _product(inclusion, grammar)}
@@ -129,7 +133,7 @@ def summary(text: str, answer: Answer, tools: Tools) -> Parts:
 
 
 def paraphrase(text: str, answer: Answer, tools: Tools) -> Parts:
-    """Far from the words of the original, near to its meaning."""
+    """Score a text by its distance from the original's words, its nearness to the original's meaning, and grammar."""
     text, source = text.strip(), _field(answer, "text")
     if not text:
         return {"novelty": 0.0, "bertscore": 0.0, "grammar": 0.0, "score": 0.0}
@@ -150,10 +154,10 @@ METRICS: dict[str, Callable[[str, Answer, Tools], Parts]] = {
     "summary_score": summary,
     "paraphrase_score": paraphrase,
 }
-"""By the names that the task files use."""
+"""The scorer of each metric, by the name that the task files use."""
 
 EXACT = tuple(name for name in METRICS if name.startswith("list") or name in ("latin_square_score", "sudoku_score"))
-"""Those that need no outside tool."""
+"""The metrics that need no outside tool."""
 
 
 def score(metric: str, text: str, answer: Answer, tools: Tools) -> Parts:

@@ -51,7 +51,7 @@ class Tools:
 
     @classmethod
     def find(cls) -> Tools:
-        """What this machine has."""
+        """The tools that are installed on this machine and start."""
         tools = cls()
         for name, package, start in (
             ("grammar", "language_tool_python", _language_tool),
@@ -62,7 +62,7 @@ class Tools:
                 continue
             try:
                 setattr(tools, {"grammar": "check", "bertscore": "similarity"}[name], start())
-            except Exception as error:  # it may lack Java, a download, the model: whatever it is, the part stays open
+            except Exception as error:  # Java, a download or the model may be missing: then the part is not scored
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 tools.missing[name] = f"{package} did not start: {reason}"
         return tools
