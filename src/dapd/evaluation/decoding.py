@@ -72,10 +72,7 @@ def decode_all(
     Several processes divide the prompts among them, and each returns all results. A prompt whose text has changed since
     is decoded again, and the old result stays in the folder.
     """
-    texts = [digest(list(one.messages)) for one in queries]
-    jobs = [
-        Job((one.key, text), text, (place, one)) for place, (one, text) in enumerate(zip(queries, texts, strict=True))
-    ]
+    jobs = [_job(place, query) for place, query in enumerate(queries)]
 
     def work(missing: list[Job[tuple[int, Query]]]) -> Iterator[Record]:
         seeds = tuple(plan.seed * SEED_STEP + place for place, _ in (job.what for job in missing))
