@@ -17,7 +17,7 @@ from dapd.errors import DapdError
 from dapd.evaluation.compare import Comparison, Result, decoders, read_results
 from dapd.evaluation.edges import auc, edge_auc
 from dapd.evaluation.file_task import FileTask
-from dapd.evaluation.summary import Row, fewest_at, interval, parallelism, pareto, summarise
+from dapd.evaluation.summary import Row, interval, parallelism, pareto, summarise
 from dapd.lab.checkpoint import export, network_config
 from dapd.lab.settings import TrainSettings
 from dapd.lab.tasks import get
@@ -200,11 +200,9 @@ def row(score: float, nfe: float, tpf: float = 1.0, family: str = "x") -> Row:
     return Row("t", family, f"{family}{score}{nfe}", 10, score, score, score, nfe, tpf, 0.1)
 
 
-def test_pareto_and_fewest() -> None:
+def test_the_front_leaves_out_what_is_worse_and_slower() -> None:
     rows = [row(90, 30), row(95, 40), row(80, 35), row(95, 50), row(50, 10)]
     assert [(r.score, r.nfe) for r in pareto(rows)] == [(50, 10), (90, 30), (95, 40)]
-    assert fewest_at(rows, 90).nfe == 30
-    assert fewest_at(rows, 96) is None
 
 
 def test_equal_rows_are_all_on_the_front() -> None:

@@ -132,8 +132,3 @@ def as_table(rows: Sequence[Row]) -> Table:
     ]
     head = ("task", "decoder", "front", "prompts", "score %", "95%", "passes", "per pass", "seconds", "AUP")
     return Table(head, cells, words=3)
-
-
-def fewest_at(rows: Sequence[Row], score: float) -> Row | None:
-    """The row with the fewest passes among those that reach a score."""
-    return min((row for row in rows if row.score >= score), key=lambda row: row.nfe, default=None)
