@@ -21,7 +21,7 @@ the king and the queen went home and there was tea on the table and there was a 
 
 
 class Letters(torch.nn.Module):
-    """Guesses a letter from those beside it, each of which speaks for itself: naive Bayes."""
+    """Predicts a letter from the letters near it, each of which counts for itself: naive Bayes."""
 
     profile = dapd.Profile(mask_id=256, eos_id=257, pad_id=257)
     vocab_size = 258
@@ -60,7 +60,7 @@ class Letters(torch.nn.Module):
         cache: dapd.KVCache | None = None,
         capture: dapd.Capture | None = None,
     ) -> dapd.Prediction:
-        """The logits of the window's columns, and how near they lie where a decoder asks for attention."""
+        """The logits of the window's columns; their nearness stands in for attention where a decoder asks for it."""
         length = tokens.shape[1]
         every = torch.arange(length, device=tokens.device)
         columns = (every[window] if isinstance(window, slice) else window).expand(len(tokens), -1)

@@ -30,7 +30,7 @@ def main(
     decoders: Annotated[str, typer.Option(help="Presets, separated by commas.")] = DECODERS,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """What a prescribed form does to validity, accuracy and time."""
+    """Measure what a prescribed form changes in validity, accuracy and time."""
     torch.set_num_threads(1)
     lm = load(model, device="cpu")
     rng = random.Random(seed)

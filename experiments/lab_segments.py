@@ -2,9 +2,8 @@
 
     python experiments/lab_segments.py --out docs/lab/segments --prompts 24
 
-decodes five free-form answers with each decoder and writes segments.png, heatmap.png and segments.json: the mean
-number of separate stretches of decided tokens after each tenth of the passes. The paper's figure 5 asks the same of
-LLaDA.
+decodes five free-form answers with each decoder and writes segments.png, heatmap.png and segments.json: the mean number
+of separate stretches of decided tokens after each tenth of the passes. The paper's figure 5 shows the same for LLaDA.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def main(
         list[str] | None, typer.Option("--strategy", "-s", help="Preset with its fields. May be repeated.")
     ] = None,
 ) -> None:
-    """How decoders spread over five questions."""
+    """Measure and draw how decoders spread over five questions."""
     torch.set_num_threads(1)
     make_folder(out)
     lm, asked = load(model), get(task).examples(prompts)

@@ -1,7 +1,7 @@
-"""What the sweep over the lab's tasks says: `python experiments/lab_tables.py out/tradeoff --out docs/lab/tradeoff`.
+"""The results of the lab's sweep: `python experiments/lab_tables.py out/tradeoff --out docs/lab/tradeoff`.
 
 Reads the folders that experiments/lab_tradeoff.py wrote (one for each model, in it one for each task), prints the
-tables as Markdown and writes tradeoff.md, summary.json and tradeoff.png. A setting counts once every model has met
+tables as Markdown and writes tradeoff.md, summary.json and tradeoff.png. A setting counts once every model has decoded
 every prompt with it; intervals are those of means under resampled models and prompts.
 """
 
@@ -67,7 +67,7 @@ class Point:
 
     @cached_property
     def knob(self) -> str:
-        """The decoder without its way."""
+        """The decoder's name and fields, without those for its blocks and EOS, which are its `way`."""
         return " ".join(word for word in self.cell.decoder.split() if not word.startswith(("block_length=", "eos=")))
 
     @cached_property
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def is_control(self) -> bool:
-        """Whether it is there to show what the graph of the last layers is worth."""
+        """Whether the decoder is a control, which shows what the graph of the last layers is worth."""
         return self.cell.family.startswith("control-") or "layers" in self.knob
 
     @property
@@ -102,7 +102,7 @@ def main(
     edges: Annotated[bool, typer.Option(help="Measure the edge AUC of every layer too.")] = False,
     model: Annotated[str, typer.Option("--model", "-m", help="The model whose layers are measured.")] = DEFAULT_MODEL,
 ) -> None:
-    """Make tables and a figure of what was decoded."""
+    """Make tables and a figure of the decoded sweep."""
     results = read(folder)
     by_model = list(results.values())
     points = [Point(cell) for cell in cells(by_model)]
@@ -149,7 +149,7 @@ def read(folder: Path) -> dict[str, list[Result]]:
 
 
 def of_the_sweep(points: Iterable[Point]) -> list[Point]:
-    """What was decoded under every setting: all but the quizzes of another length than five."""
+    """The points of tasks that were decoded under every setting: all but quizzes of another length than five."""
     return [point for point in points if point.cell.task == "quiz-5" or not point.cell.task.startswith("quiz-")]
 
 
@@ -163,22 +163,23 @@ def tasks_of(points: Points) -> list[str]:
 
 
 def mean(points: Points, name: str) -> float:
-    """The mean of a number of their rows."""
+    """The mean of one field, by its name, over the rows of the points."""
     return float(sum(getattr(point.row, name) for point in points) / len(points))
 
 
 def fastest(settings: Sequence[Points], score: float) -> Points:
-    """The fewest passes among what reaches a score; a setting is its points on some tasks. Empty: none does."""
+    """The setting with the fewest passes among those that reach a score, each given as its points on some tasks; empty
+    where none does."""
     return min((s for s in settings if mean(s, "score") >= score), key=lambda s: mean(s, "nfe"), default=[])
 
 
 def best(settings: Sequence[Points]) -> Points:
-    """The fewest passes within a point of the highest score."""
+    """The setting with the fewest passes within a point of the highest score."""
     return fastest(settings, max((mean(setting, "score") for setting in settings), default=0.0) - WITHIN)
 
 
 def verdicts(points: Points) -> Table:
-    """DAPD in one block at the accuracy of the best baseline under its best setting, and what that baseline needs."""
+    """DAPD in one block at the accuracy of the best baseline under its best setting, and that baseline's passes."""
     head = ("task", "step by step", "best baseline", "DAPD in one block, no EOS rule", RATIO)
     return Table(head, [line for task in tasks_of(points) for line in verdict(of(points, task))], words=4)
 
@@ -254,7 +255,8 @@ def single_settings(points: Points) -> Table:
 def mean_front(points: Points) -> Table:
     """The Pareto front of the mean score and the mean passes over all tasks, for settings that every task has.
 
-    Controls do not count, but stand in their places: what is as good without the graph says what the graph is worth.
+    Controls are not part of the front, but are shown in brackets at their places: how good they are without the graph
+    says what the graph is worth.
     """
     settings = settings_for_all(points, tasks_of(points))
     means = sorted((mean(own, "nfe"), mean(own, "score"), name, own[0].is_control) for name, own in settings.items())
@@ -361,7 +363,8 @@ def _in_mean(points: Points) -> str:
 
 
 def layer_aucs(lm: DiffusionLM, task: Task) -> list[EdgeAuc]:
-    """Every layer alone, the last 30%, the middle, and all, with everything masked and with half of it."""
+    """The edge AUC of every layer alone, the last 30%, the middle half and all layers, with all positions masked and
+    with half of them."""
     n = lm.network.n_layers
     last = tuple(sorted(AttentionNeed(0.3).resolve(n)))
     sets = [*((i,) for i in range(n)), last, tuple(range(n // 4, 3 * n // 4)), tuple(range(n))]
@@ -380,7 +383,7 @@ def edge_table(edges: Sequence[EdgeAuc]) -> Table:
 
 
 def fronts(points: Points) -> Table:
-    """What no other setting of any decoder beats, task by task."""
+    """The settings that no other setting of any decoder beats, task by task."""
     lines = [
         (task, row.decoder, f"{row.score:.1f}", f"{row.low:.1f}-{row.high:.1f}", f"{row.nfe:.1f}")
         for task in tasks_of(points)

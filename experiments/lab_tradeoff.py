@@ -1,12 +1,12 @@
-"""Every decoder on the lab's tasks, its knob, its blocks and what becomes of EOS swept, on several models.
+"""Every decoder on the lab's tasks, on several models: a sweep over its knob, its blocks and its treatment of EOS.
 
     python experiments/lab_tradeoff.py -m lab -m out/lab-1 -m out/lab-2 --out out/tradeoff \\
         --device cuda --dtype bfloat16 --processes 14
     python experiments/lab_tables.py out/tradeoff --out docs/lab/tradeoff
 
-The first decodes, the second makes tables and a figure of whatever is complete. A run that was killed, or whose minutes
-were used up, goes on where it was with the same command. Results lie in OUT/MODEL/TASK. Baselines live by their blocks
-and by what becomes of EOS, so all decoders are given every combination of both that fits a task's canvas.
+The first command decodes, the second makes tables and a figure of whatever is complete. A run that was killed, or whose
+minutes were used up, goes on where it was with the same command. Results are in OUT/MODEL/TASK. Baselines depend on
+their blocks and on the treatment of EOS, so all decoders are given every combination of both that fits a task's canvas.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ IN_ONE_BLOCK = (
     "control-confidence:shortcut=direct,tau_max=0.05",
     "control-distance:width=4/16,shortcut=direct",
 )
-"""What the graph does, and its order: DAPD with other layers, with other edges, and in the order of confidence."""
+"""Decoders that show what the graph and its order contribute: DAPD with other layers, with other edges, and in the
+order of confidence."""
 
 QUESTIONS = tuple(f"quiz-{n}" for n in (1, 2, 3, 4, 6, 7, 8))
 QUESTION_PROMPTS = 16
@@ -82,12 +83,12 @@ QUESTION_SWEEP = (
     "eb-sampler:gamma=0.1,block_length=32",
     "klass:confidence=0.9,block_length=32",
 )
-"""What is asked more and fewer questions; five are in the large sweep."""
+"""Decoders that are run on prompts with more and with fewer questions; five questions are in the large sweep."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Some decoders on a task with a model."""
+    """One part of the sweep: some decoders on a task with a model."""
 
     model: str
     task: str
@@ -97,7 +98,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and until when jobs are done."""
+    """Where results are written, on which device jobs run, and until when."""
 
     out: Path
     device: str | None
@@ -157,7 +158,7 @@ def folder_of(model: str) -> str:
 
 
 def sweep(task: str, ways: Sequence[Way], only: str = "", also: str = "") -> Iterator[tuple[str, ...]]:
-    """The decoders for a task, those of one family together, whose names hold `only`, with the fields of `also`."""
+    """The decoders for a task in groups: those whose text contains `only`, each with the fields of `also`."""
     fitting = [way for way in ways if way.fits(get(task).room)]
     in_all_ways = [tuple(spec + loop_fields(way) for way in fitting) for spec in SWEEP]
     specs = [(spec,) for spec in QUESTION_SWEEP] if task in QUESTIONS else [*in_all_ways, IN_ONE_BLOCK]
@@ -167,7 +168,7 @@ def sweep(task: str, ways: Sequence[Way], only: str = "", also: str = "") -> Ite
 
 
 def loop_fields(way: Way) -> str:
-    """A way as further fields of a decoder's text."""
+    """A way as additional fields in the text of a decoder."""
     blocks = f",n_blocks={way.n_blocks}" if way.n_blocks > 1 else ""
     block = blocks if way.block is None else f",block_length={way.block}"
     return block + ("" if way.eos == "none" else f",eos={way.eos}")
@@ -178,7 +179,7 @@ def labels(job: Job) -> list[str]:
 
 
 def worked(jobs: Sequence[Job], place: Place, processes: int, progress: Callable[[int], None]) -> Iterator[bool]:
-    """Whether each job was finished, as soon as it is known."""
+    """Run all jobs and give for each, as soon as it is known, whether it was finished."""
 
     def told(job: Job, finished: bool) -> bool:
         progress(finished * job.prompts * len(labels(job)))
@@ -193,7 +194,7 @@ def worked(jobs: Sequence[Job], place: Place, processes: int, progress: Callable
 
 
 def decoded(job: Job, place: Place) -> bool:
-    """Decode what the results of a job lack; whether it was finished in time."""
+    """Decode the prompts that are missing in the results of a job; return whether it was finished in time."""
 
     def watch(_: int) -> None:
         if time.time() > place.until:
@@ -212,7 +213,7 @@ def decoded(job: Job, place: Place) -> bool:
 
 @lru_cache
 def loaded(model: str, device: str | None, dtype: str, tf32: bool) -> DiffusionLM:
-    """A model, once in every process."""
+    """A model, loaded once in every process."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     lm = load(model, device=device, dtype=pick_dtype(dtype))
     calm_threads(lm.network)

@@ -32,7 +32,7 @@ STARTING = 300.0
 
 @contextmanager
 def three_nodes() -> Iterator[Any]:
-    """A head and two more nodes on this machine, a CPU each."""
+    """Start a head and two more nodes on this machine, with one CPU each."""
     from ray.cluster_utils import Cluster
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -51,7 +51,7 @@ def scale_batch(
     tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens of each row.")] = 16,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = "dapd-direct",
 ) -> None:
-    """Run one job by every route and hold the results against each other."""
+    """Run one job by every route and compare the results."""
     plan = batch.Plan(as_setting(strategy), tokens, Options(early_stop=True))
     recipe = Recipe(model, device="cpu")
     with tempfile.TemporaryDirectory() as name:

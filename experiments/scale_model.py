@@ -4,8 +4,9 @@
     python experiments/scale_model.py --measured replicas.json     # and the check against scale_replicas.py
 
 Replicas share nothing but the proxies, so `n` of them do `n` times the work of one. A pass of one text costs `row_ms`
-in full batches, whatever the number of texts that share it, because passes are compute-bound. What is planned leaves
-the square root of the load free, so that requests that come at random seldom wait. The last line is JSON.
+in full batches, whatever the number of texts that share it, because passes are compute-bound. The planned load keeps
+`x` replicas busy and leaves the square root of `x` free, so that requests that come at random seldom wait. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ SIZES = (1, 2, 8, 32, 128, 512, 1000)
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the model takes for granted."""
+    """The assumptions of the model."""
 
     row_ms: float
     """Milliseconds for one pass of one text in full batches."""
     passes: float
-    """Passes of a text."""
+    """Passes that a text takes."""
     tokens: float
     """New tokens of a text."""
     loss: float
-    """What padding and half-full batches cost: seconds by seconds of the ideal."""
+    """Cost of padding and half-full batches: seconds needed for each second of the ideal."""
     batch: int
-    """Texts that share a pass, which is what a replica that dies takes with it."""
+    """Texts that share a pass, all of which are lost when their replica dies."""
     gpus_a_node: int
     """GPUs that share a machine and its proxy."""
     dollars: float
@@ -47,7 +48,7 @@ class Assumptions:
     failures: float
     """Failures of a GPU in a year."""
     restart_seconds: float
-    """Until another replica is ready."""
+    """Seconds until another replica is ready."""
 
     @property
     def rate(self) -> float:
@@ -61,14 +62,14 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Size:
-    """What a number of GPUs can do."""
+    """The throughput and cost of a number of GPUs."""
 
     gpus: int
     nodes: int
     most: float
-    """Requests a second at which everything is busy."""
+    """Requests a second at which every replica is busy."""
     planned: float
-    """Requests a second that leave enough free."""
+    """Requests a second that leave enough replicas free, see `size`."""
     tokens: float
     """New tokens a second, as planned."""
     proxy: float
@@ -81,7 +82,7 @@ class Size:
 
 
 def size(gpus: int, given: Assumptions) -> Size:
-    """What so many GPUs can do. Load that keeps `x` replicas busy wants x + sqrt(x) of them."""
+    """The throughput and cost of `gpus` GPUs. A load that keeps `x` replicas busy needs x + sqrt(x) of them."""
     busy = (math.sqrt(gpus + 0.25) - 0.5) ** 2
     nodes = math.ceil(gpus / given.gpus_a_node)
     planned = busy * given.rate * given.availability
@@ -100,7 +101,7 @@ def size(gpus: int, given: Assumptions) -> Size:
 
 
 def replicas(requests: float, given: Assumptions) -> int:
-    """How many replicas a load wants."""
+    """Number of replicas that a load in requests per second needs."""
     busy = requests / given.rate
     return math.ceil(busy + math.sqrt(busy))
 
@@ -116,7 +117,7 @@ def table(given: Assumptions) -> Table:
 
 
 def check(path: Path) -> Table:
-    """What `scale_replicas.py` measured beside what the model says of the same replicas."""
+    """The measurements of `scale_replicas.py` beside the model's predictions for the same replicas."""
     try:
         figures = parse_json(path.read_text(encoding="utf-8"))["figures"]
         base, *others = [(one["replicas"], one["requests"], one["passes"], one["seconds"]) for one in figures]

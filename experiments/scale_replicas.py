@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python experiments/scale_replicas.py --out replicas.json
 
 Every replica computes on one thread. Each client waits for its answer before it asks again. Clients, Ray and replicas
-share the machine: on two cores two replicas cannot be quite twice as fast, and other work on it falsifies everything.
-With `--row-ms 11.75` replicas have a stand-in for a GPU: a tiny model that waits as long as an H200 is busy with a pass
-of LLaDA-8B. That shows what the way to the replicas costs where they do not compete for cores. What is measured is
-measured in turn, `--rounds` times, and the fastest counts. The last line is JSON, which `scale_model.py --measured
-FILE` reads.
+share the machine: on two cores two replicas cannot be quite twice as fast, and any other work on it falsifies the
+result. With `--row-ms 11.75` replicas have a stand-in for a GPU: a tiny model that waits as long as an H200 is busy
+with a pass of LLaDA-8B. That shows the cost of the way to the replicas where they do not compete for cores. The decoder
+alone, one replica and two are measured in turn, `--rounds` times, and the fastest round of each counts. The last line
+is JSON, which `scale_model.py --measured FILE` reads.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ TASK = "quiz-5"
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked for: answers to prompts of five questions."""
+    """The requests of the measurement: answers to prompts of five questions."""
 
     strategy: str
     tokens: int
     eos: EosPolicy
     requests: int
     clients: int
-    """Requests at the same time, and rows that share a pass where there is no server."""
+    """Number of concurrent requests; without a server, the number of rows that share a pass."""
 
     def prompts(self) -> list[str]:
         return [example.prompt for example in get(TASK).examples(self.requests)]
@@ -72,7 +72,7 @@ class StandIn(Recipe):
 
 
 class Paced:
-    """A network that waits before each pass, so many seconds for each row."""
+    """A network that sleeps before each pass, `seconds` for each row."""
 
     def __init__(self, network: MaskedLM, seconds: float) -> None:
         self.network, self.seconds = network, seconds
@@ -87,18 +87,18 @@ class Paced:
 
 @dataclass(frozen=True)
 class Measured:
-    """What some requests took."""
+    """The passes and the time that some requests took."""
 
     replicas: int
-    """0: the decoder alone, without a server."""
+    """Number of replicas; 0: the decoder alone, without a server."""
     requests: int
     passes: int
-    """Passes of all texts, each counted for itself."""
+    """Passes summed over all texts."""
     seconds: float
 
     @property
     def row_ms(self) -> float:
-        """Milliseconds of one replica for one pass of one text."""
+        """Milliseconds that one replica needs for one pass of one text."""
         return 1000 * self.seconds * max(1, self.replicas) / self.passes
 
     @property
@@ -107,7 +107,7 @@ class Measured:
 
 
 def alone(lm: DiffusionLM, load: Load) -> Measured:
-    """The decoder by itself: what a pass of a text costs where nothing else is done."""
+    """Measure the decoder by itself: the cost of a pass of a text where nothing else runs."""
     prompts = [lm.question(prompt) for prompt in load.prompts()]
     options = Options(early_stop=True, sampling=Sampling(eos=load.eos))
     generate = partial(lm.generate_batch, strategy=load.strategy, max_new_tokens=load.tokens, options=options)
@@ -118,7 +118,7 @@ def alone(lm: DiffusionLM, load: Load) -> Measured:
 
 
 def served(replicas: int, load: Load, recipe: Recipe, config: Config, cluster: Cluster) -> Measured:
-    """The same through Ray Serve."""
+    """Measure the same requests through Ray Serve."""
     with (
         running(recipe, config, Fleet(replicas), cluster),
         httpx.Client(base_url=f"http://127.0.0.1:{config.port}", timeout=600) as client,
@@ -132,7 +132,7 @@ def served(replicas: int, load: Load, recipe: Recipe, config: Config, cluster: C
 
 
 def ask(client: httpx.Client, model: str, load: Load, prompt: str) -> int:
-    """The passes that the answer to a prompt took."""
+    """Ask for the answer to a prompt and give the passes that it took."""
     body = {"model": model, "max_tokens": load.tokens, "strategy": load.strategy, "eos": load.eos}
     if model == "lab":
         chat = {**body, "messages": [{"role": "user", "content": prompt}]}
@@ -144,7 +144,7 @@ def ask(client: httpx.Client, model: str, load: Load, prompt: str) -> int:
 
 
 def table(figures: Sequence[Measured]) -> Table:
-    """Requests a second beside what the decoder alone would give, times the replicas."""
+    """Requests a second, and how much they are of the rate of the decoder alone times the number of replicas."""
     base = figures[0]
     rows = []
     for one in figures:
@@ -164,7 +164,7 @@ def main(
 ) -> None:
     """Measure the decoder alone, one replica and two."""
     torch.set_num_threads(1)
-    # Ray lets other programs go before its workers; the decoder alone goes before nobody.
+    # Ray gives its workers a low priority. Here they get that of the decoder alone, to compare the two.
     os.environ.setdefault("RAY_worker_niceness", "0")
     before = os.getloadavg()[0]
     if row_ms is None:

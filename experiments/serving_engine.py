@@ -1,4 +1,4 @@
-"""What the server's engine does without its HTTP front: requests per second and the time to the first text.
+"""The speed of the server's engine without its HTTP front: requests per second and the time to the first text.
 
 `python experiments/serving_engine.py --model random:llada-8b` keeps 1, 8 and 32 requests in flight, with and without
 prefix reuse: whenever a text is finished, the next request comes in. With random weights DAPD chooses as it does but
@@ -33,7 +33,7 @@ from dapd.strategies import Dapd
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of unequal prompts."""
+    """The requests of the measurement, whose prompts differ in length."""
 
     requests: int
     shortest: int
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass
 class Watch:
-    """When a request came, had its first pass and its first text, and was finished."""
+    """The times at which a request came, had its first pass and its first text, and was finished."""
 
     came: float = field(default_factory=time.perf_counter)
     first_pass: float | None = None
@@ -73,7 +73,7 @@ class Watch:
 
 
 def drive(engine: Engine, works: list[Work], in_flight: int) -> tuple[float, list[Watch]]:
-    """Send all requests, that many at a time, and give the seconds it took."""
+    """Send all requests, `in_flight` at a time; give the seconds that they took together, and the times of each."""
     events: queue.Queue[tuple[Watch, Event]] = queue.Queue()
 
     def send(work: Work) -> None:
@@ -108,7 +108,7 @@ def measure(lm: DiffusionLM, load: Load, kept: list[Reuse], flights: list[int]) 
         for in_flight in flights:
             engine = Engine(lm, Limits(places=in_flight, queue=in_flight, seconds=3600))
             engine.start()
-            # Once to record what is going to be replayed: a server that has run for a while knows every shape.
+            # The first round records the CUDA graphs: a server that has run for a while knows every shape.
             drive(engine, works, in_flight)
             seconds, done = drive(engine, works, in_flight)
             engine.stop()
@@ -144,7 +144,7 @@ def main(
     for row in measure(lm, traffic, [*map(Reuse, reuse.split(","))], [*map(int, in_flight.split(","))]):
         columns = list(row)
         cells.append([str(cell) if isinstance(cell, str | int) else f"{cell:.1f}" for cell in row.values()])
-        print(*cells[-1], file=sys.stderr, flush=True)  # a run that is cut short has said what it measured
+        print(*cells[-1], file=sys.stderr, flush=True)  # so that a run that is cut short has printed what it measured
     print(Table(columns, cells, words=1).to_markdown())
 
 

@@ -32,17 +32,17 @@ from dapd.errors import DapdError
 MODEL = "lab:any-text"
 PROMPTS = ("Shuffle the list: 3 1 2", "the cat and the dog", "What is the capital", "a story of a bird", "7 5 9")
 PATIENCE = 700.0
-"""Seconds: longer than the server gives any request, so that what it says is always heard."""
+"""Timeout of the clients in seconds: longer than the server gives any request, so that its answer always arrives."""
 STRATEGIES = ("dapd-staged", "dapd-direct", "fast-dllm", "klass", "original")
 
 
 @dataclass
 class Tally:
-    """What some clients saw."""
+    """The results of the requests of some clients."""
 
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
-    """Time to the first text."""
+    """Time from each request to its first text, in seconds."""
     tokens: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
 
@@ -85,13 +85,13 @@ class Server:
         raise DapdError(f"the server did not start; see {self.log.name}")
 
     def memory(self) -> int:
-        """Resident memory in MB, where the system tells."""
+        """Resident memory in MB; 0 where the system does not tell."""
         status = Path(f"/proc/{self.process.pid}/status")
         lines = status.read_text().splitlines() if status.exists() else []
         return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
 
     def rows(self) -> float:
-        """Texts that are in the engine."""
+        """Number of texts that the engine decodes or has queued."""
         lines = httpx.get(f"{self.base}/metrics").text.splitlines()
         return sum(float(line.split()[1]) for line in lines if line.startswith(("dapd:rows ", "dapd:queue_depth ")))
 
@@ -113,7 +113,7 @@ def served(log: Path) -> Iterator[Server]:
 
 
 def body(rng: random.Random) -> dict[str, Any]:
-    """One of many requests: short and long, of several strategies."""
+    """A random request: short or long, with one of several strategies."""
     return {
         "model": MODEL,
         "prompt": rng.choice(PROMPTS),
@@ -154,7 +154,7 @@ async def ask(client: httpx.AsyncClient, content: dict[str, Any], tally: Tally, 
 
 
 async def load(server: Server, clients: int, seconds: float, share_leaving: float = 0.0) -> Tally:
-    """Some clients for some seconds, each with one request after the other."""
+    """Run some clients for some seconds, each with one request after the other."""
     tally, end = Tally(), time.monotonic() + seconds
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE, limits=limits) as client:
@@ -170,7 +170,7 @@ async def load(server: Server, clients: int, seconds: float, share_leaving: floa
 
 
 def mutated(rng: random.Random) -> bytes:
-    """A request with something wrong with it, most of the time."""
+    """The body of a request, most of the time with something wrong in it."""
     content = {"model": MODEL, "prompt": rng.choice(PROMPTS), "strategy": rng.choice(STRATEGIES), "max_tokens": 4}
     content |= {"temperature": 0.5, "eos": "none", "stream": False}
     odd: list[Any] = [None, "", "x" * 300, -1, 0, 10**30, 1e308, True, [], {}, [[]], {"a": []}, "\x00", "[MASK]", [-1]]
@@ -188,7 +188,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 async def malformed(server: Server, count: int) -> Counter[str]:
-    """Statuses of wrong requests."""
+    """Send malformed requests and count the statuses of the answers."""
     statuses: Counter[str] = Counter()
     async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE) as client:
 
@@ -216,7 +216,7 @@ async def oversize(server: Server) -> Counter[str]:
 
 
 async def slow_readers(server: Server, count: int) -> dict[str, Any]:
-    """Clients that ask and never read; others are served meanwhile."""
+    """Open connections that send a request and never read, while other clients are served."""
     host, port = server.base.removeprefix("http://").split(":")
     content = json.dumps({**body(random.Random(0)), "stream_mode": "denoise", "edges": True, "max_tokens": 64}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -232,7 +232,7 @@ async def slow_readers(server: Server, count: int) -> dict[str, Any]:
 
 
 async def ending(server: Server) -> dict[str, Any]:
-    """SIGTERM in the middle of 64 requests: those that were taken finish, the process ends by itself."""
+    """Send SIGTERM in the middle of 64 requests: those that were accepted finish, and the process ends by itself."""
     tally = Tally()
     async with httpx.AsyncClient(base_url=server.base, timeout=PATIENCE) as client:
         work = [asyncio.create_task(ask(client, body(random.Random(i)), tally)) for i in range(64)]
@@ -252,7 +252,7 @@ async def ending(server: Server) -> dict[str, Any]:
 
 
 async def settled(server: Server) -> float:
-    """Texts that are left in the engine once nobody asks any more."""
+    """Number of texts still in the engine after ten seconds without requests; 0 as soon as it is empty."""
     for _ in range(100):
         rows = await asyncio.to_thread(server.rows)
         if rows == 0:

@@ -22,7 +22,7 @@ from dapd.models.loading import load_network
 from dapd.models.transformer import Transformer, TransformerConfig, unfused
 
 SHARD_BYTES = 15 * 2**20
-"""No file of an export is larger."""
+"""Size in bytes up to which one weights file of an export is filled."""
 
 VOCAB_MULTIPLE = 64
 """The embedding has unused rows up to a multiple of this, which keeps matrix products aligned."""
@@ -54,11 +54,11 @@ LLADA = {
     "precision": "amp_bf16",
     "use_cache": False,
 }
-"""The part of config.json that does not depend on the size."""
+"""The part of config.json that is the same for every size of model and vocabulary."""
 
 
 def llada_config(settings: TrainSettings, tokenizer: LabTokenizer) -> dict[str, Any]:
-    """config.json, with LLaDA's keys."""
+    """The content of config.json, under LLaDA's keys."""
     vocab = -(-len(tokenizer) // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     return {
         **LLADA,
@@ -79,12 +79,12 @@ def llada_config(settings: TrainSettings, tokenizer: LabTokenizer) -> dict[str, 
 
 
 def network_config(settings: TrainSettings, tokenizer: LabTokenizer) -> TransformerConfig:
-    """The shape of the network, read from config.json's keys as a loader reads it."""
+    """The network's configuration, parsed from the content of config.json as a loader parses it."""
     return llada.parse(llada_config(settings, tokenizer))
 
 
 def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor], tokenizer: LabTokenizer) -> None:
-    """Write a checkpoint folder. `weights` go by the network's own names."""
+    """Write a checkpoint folder in place of an earlier export. `weights` are keyed by the network's parameter names."""
     make_folder(folder)
     for old in (*folder.glob("model*.safetensors"), folder / INDEX):
         old.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def export(folder: Path, settings: TrainSettings, weights: Mapping[str, Tensor],
     write_text(folder / "config.json", config + "\n")
     tokenizer.save(folder)
     parts = unfused(network_config(settings, tokenizer), weights)
-    # Copies: a file cannot hold two tensors that share their memory.
+    # Copied, because a safetensors file cannot hold two tensors that share their memory.
     renamed = {
         llada.NAMES.of(name): tensor.detach().to("cpu", torch.bfloat16, copy=True) for name, tensor in parts.items()
     }
@@ -116,7 +116,8 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 @torch.no_grad()
 def start_from(network: Transformer, tokenizer: LabTokenizer, folder: Path) -> None:
-    """Give a network the weights of an earlier checkpoint, whose vocabulary may differ: words go by their text."""
+    """Copy the weights of an earlier checkpoint into a network. Its vocabulary may differ: the rows of the embedding
+    and the head are matched by the text of their tokens."""
     earlier = load_network(folder, device=network.device, dtype=network.dtype)
     number = LabTokenizer.load(folder).vocabulary
     known = [(i, number[token]) for token, i in tokenizer.vocabulary.items() if token in number]

@@ -1,9 +1,10 @@
 """The pool of training rows: made from a seed in parallel, kept as 16-bit token ids, one tensor for each row length.
 
-A row is `prompt, answer, end of turn, EOS to the end`, with no padding to mask out: all its columns count. Its length
-is the shortest that holds prompt and answer, or the one that holds the canvas on which such prompts are decoded: the
-EOS behind an answer are then as many as a decoder meets. Some rows start with EOS tokens, which moves the answer along
-the row: answers with any number of EOS after them are seen.
+A row is `prompt, answer, end of turn, EOS to the end`; EOS is a token to predict, so there is no padding to mask out.
+The length of a row is the smallest of `LENGTHS` that holds its prompt and its answer, or, for a share of the rows, its
+prompt and the canvas on which such a prompt is decoded: the answers of these are followed by as many EOS tokens as in
+decoding. Some rows start with EOS tokens, which moves the answer along the row, so that the model sees answers with any
+number of EOS tokens after them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dapd.lab.tasks import TASKS, Example, Split
 from dapd.lab.tokenizer import LabTokenizer
 
 CHUNK = 4000
-"""Rows that one call makes. The pool depends on this number and on the seed, not on the number of processes."""
+"""Rows per call of `make_chunk`. The pool depends on this number and the seed, not on the number of processes."""
 
 SHIFTED = 0.3
 """Share of rows that begin with EOS tokens."""
@@ -38,7 +39,7 @@ Chunk = list[tuple[bytes, bytes, bytes, bytes]]
 
 @dataclass(frozen=True)
 class ChunkOrder:
-    """An order for one chunk of rows, cheap to send to another process."""
+    """The settings of one chunk of rows, small enough to be sent cheaply to another process."""
 
     tasks: tuple[str, ...]
     shares: tuple[float, ...]
@@ -58,7 +59,7 @@ class Rows:
     answer: Int16[Tensor, " rows"]
     """Number of answer tokens, the end of turn included."""
     task: Int16[Tensor, " rows"]
-    """Number of the task, in the order of the settings."""
+    """Index of the task in the `tasks` of the settings."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -68,7 +69,7 @@ class Rows:
 
 
 class _Columns:
-    """Rows of one length, growing."""
+    """The fields of `Rows` for one length as flat arrays, to which rows are appended."""
 
     def __init__(self) -> None:
         self.tokens, self.start, self.answer, self.task = (array("h") for _ in range(4))
@@ -78,7 +79,7 @@ class _Columns:
 
 
 def make_chunk(order: ChunkOrder) -> Chunk:
-    """Rows of each length as raw bytes, which travel between processes without any sharing."""
+    """Make a chunk of rows by length, as raw bytes: these are copied to another process without shared memory."""
     rng = random.Random(order.seed)
     tokenizer = LabTokenizer.build()
     columns = [_Columns() for _ in LENGTHS]
@@ -104,7 +105,7 @@ def encode(tokenizer: LabTokenizer, example: Example) -> tuple[list[int], list[i
 
 
 def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
-    """The chunks of the training pool."""
+    """The orders for all chunks of the training pool."""
     for number, first in enumerate(range(0, settings.rows, CHUNK)):
         size = min(CHUNK, settings.rows - first)
         seed = f"train/{settings.seed}/{number}"
@@ -112,7 +113,8 @@ def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
 
 
 def typical(settings: TrainSettings) -> list[Rows]:
-    """A chunk of rows like those of the pool, the same for every seed: batches of all seeds have the same shapes."""
+    """A chunk of rows drawn like those of the pool, but the same for every seed. Batch shapes are derived from it, so
+    that they are the same for every seed, too."""
     return join(
         [make_chunk(ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))]
     )
@@ -126,7 +128,7 @@ def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
 
 
 class PoolMaker:
-    """Makes the pool in other processes while this one goes on. Start it before a GPU is touched: it forks."""
+    """Makes the pool in other processes while this one continues. It forks: create it before a GPU is touched."""
 
     def __init__(self, settings: TrainSettings) -> None:
         self._orders = list(orders(settings))

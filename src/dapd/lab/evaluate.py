@@ -1,8 +1,9 @@
-"""Step-by-step decoding of test prompts: one token a step, the surest first. The ceiling for any faster decoder.
+"""Step-by-step decoding of test prompts: one token per row and pass, the most confident one first. Its score is the
+ceiling for any faster decoder.
 
-Where it starts and how it treats EOS decides much of the score: in one long block it commits the EOS of the canvas'
-end first, then one EOS after the other towards the front, and leaves too little room for the answer. So a model is
-scored in several ways, and its ceiling is the best of them.
+The blocks and the treatment of EOS decide much of the score: in one long block, the EOS tokens at the end of the canvas
+are committed first, then one EOS after the other towards the front, which leaves too little room for the answer. So a
+model is scored in several ways, and its ceiling is the best of these scores.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from dapd.strategies import TopK
 
 @dataclass(frozen=True)
 class Way:
-    """A way to decode step by step: the blocks, left to right, and what becomes of EOS."""
+    """A way to decode step by step: the blocks, which are decoded from left to right, and the treatment of EOS."""
 
     block: int | None = None
-    """Length of a block; None: `n_blocks` of equal length."""
+    """Length of a block in tokens; None: `n_blocks` blocks of equal length."""
     eos: EosPolicy = "none"
     n_blocks: int = 1
 
@@ -39,7 +40,8 @@ class Way:
         return block if self.eos == "none" else f"{block}, EOS {self.eos}"
 
     def fits(self, room: int) -> bool:
-        """Whether a canvas of `room` tokens can be decoded this way, and is not one block anyway."""
+        """Whether a canvas of `room` tokens divides into these blocks. A `block` that covers the whole canvas does not
+        fit: that would be the way with one block again."""
         return room % self.n_blocks == 0 if self.block is None else self.block < room and room % self.block == 0
 
     def options(self) -> Options:
@@ -50,14 +52,14 @@ class Way:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """How one task went."""
+    """The score of a model on one task."""
 
     task: str
     prompts: int
     score: float
-    """Mean score: for several questions the share of right answers."""
+    """Mean score of the prompts; a prompt with several questions scores the share of right answers."""
     whole: float
-    """Share of prompts with nothing wrong at all."""
+    """Share of prompts whose answer is entirely right."""
     misses: tuple[tuple[str, str], ...]
     """A few prompts that went wrong, with what the model said."""
 
@@ -68,7 +70,7 @@ def blank(model: MaskedLM, prompt: Sequence[int], n_new: int) -> Canvas:
 
 
 def step_by_step(model: MaskedLM, canvases: Sequence[Canvas], way: Way | None = None) -> list[Int[Tensor, " n"]]:
-    """The new tokens of each canvas, filled one in each row a step: where the model is surest of its first choice."""
+    """The new tokens of each canvas, decoded one per row and pass, where the model is most confident."""
     filled = list(canvases)
     for step in decode(model, canvases, TopK(), (way or Way()).options()):
         filled[int(str(step.row))] = step.canvas
@@ -80,7 +82,7 @@ class Exam:
     """Test prompts to score a model on."""
 
     n: int
-    """Prompts a task."""
+    """Prompts per task."""
     seed: int = 0
     batch: int = 256
 

@@ -1,7 +1,7 @@
-"""The gauge of the regime: whether the model is as unsure of its text, at first, as models of real text are.
+"""The gauge: whether the model is as uncertain of its text, at the start of decoding, as models of real text are.
 
-A model that knows most of its answer in the first pass separates no decoders. The gauge looks at a fully masked canvas
-and at how many tokens a plain confidence decoder commits in a pass.
+Decoders cannot be told apart on a model that knows most of its answer in the first pass. The gauge measures how
+confident the model is on a fully masked canvas, and how many tokens a plain confidence decoder commits in a pass.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from dapd.models.base import MaskedLM
 from dapd.strategies import Threshold
 
 SURE = 0.9
-"""A prediction of this confidence is a sure one; also the threshold of the decoder that is paced."""
+"""Confidence from which on a prediction counts as sure; also the threshold of the decoder whose pace is measured."""
 
 BLOCK = 32
-"""Block length of the decoder that is paced."""
+"""Block length of the decoder whose pace is measured."""
 
 MOST_SURE = 0.15
-"""At most this share of a fully masked canvas may be sure, EOS aside."""
+"""Largest allowed share of sure predictions on a fully masked canvas, predictions of the end aside."""
 
 PACE = (2.0, 6.0)
-"""The tokens that the paced decoder may commit in a pass, fewest and most."""
+"""Smallest and largest allowed number of tokens that the threshold decoder commits in a pass."""
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """What a model knows at the start, and how fast a confidence decoder goes from there."""
+    """How confident a model is at the start of decoding, and how fast a threshold decoder is with it."""
 
     task: str
     prompts: int
     sure: float
     """Share of positions with a confidence of at least `SURE`, among those that are not predicted to be the end."""
     confidence: float
-    """Median confidence of these positions."""
+    """Median confidence of the positions that are not predicted to be the end."""
     entropy: float
-    """Median entropy of these positions, in nats."""
+    """Median entropy of the positions that are not predicted to be the end, in nats."""
     past_end: float
     """Share of all positions that are predicted to be EOS or the end of the turn."""
     passes: float
-    """Mean forward passes of the paced decoder."""
+    """Mean forward passes per prompt of the threshold decoder."""
     pace: float
-    """Tokens that it commits in a pass, EOS included."""
+    """Tokens that the threshold decoder commits in a pass, EOS included."""
     text_pace: float
-    """The same for the tokens of the text alone."""
+    """Tokens of the text alone that the threshold decoder commits in a pass."""
 
     def complaints(self) -> list[str]:
-        """What lies outside of the regime, in words; empty: nothing."""
+        """A sentence for each measure that lies outside of its allowed range; empty where none does."""
         complaints = []
         if self.sure > MOST_SURE:
             complaints.append(f"{self.sure:.1%} of the text is sure in the first pass; at most {MOST_SURE:.0%} may be")
@@ -92,7 +92,7 @@ def gauge(model: MaskedLM, tokenizer: LabTokenizer, task: Task, exam: Exam) -> G
 
 @dataclass(frozen=True)
 class _Seen:
-    """The positions of a batch that are predicted to lie inside of the text."""
+    """The predictions at those positions of a batch that are not predicted to be the end."""
 
     confidence: Float[Tensor, " n"]
     entropy: Float[Tensor, " n"]
@@ -100,7 +100,7 @@ class _Seen:
 
 @torch.no_grad()
 def _first_pass(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, ends: Sequence[int]) -> _Seen:
-    """One forward pass over canvases on which nothing is decided."""
+    """The predictions of one forward pass over each fully masked canvas."""
     logits = torch.cat([_first_logits(model, blank(model, prompt, n_new)) for prompt in prompts])
     logits[..., model.profile.mask_id] = -torch.inf
     log_p = logits.log_softmax(-1)
@@ -120,14 +120,14 @@ def _first_logits(model: MaskedLM, canvas: Canvas) -> Float[Tensor, "1 n vocab"]
 
 @dataclass(frozen=True)
 class _Paced:
-    """One prompt decoded by threshold."""
+    """The counts of one prompt that the threshold decoder decoded."""
 
     passes: int
     tokens: int
 
 
 def _paced(model: MaskedLM, tokenizer: LabTokenizer, prompts: Sequence[Sequence[int]], n_new: int) -> Iterator[_Paced]:
-    """Passes and tokens of the text for each prompt, under Fast-dLLM's rule in blocks."""
+    """Decode each prompt in blocks under Fast-dLLM's threshold rule; count its passes and the tokens of its text."""
     canvases = [blank(model, prompt, n_new) for prompt in prompts]
     passes = [0] * len(prompts)
     for step in decode(model, canvases, Threshold(SURE), Options(block_length=BLOCK, confidence_dtype="float32")):

@@ -15,30 +15,31 @@ from dapd.lab.data import Rows
 from dapd.models.transformer import Transformer
 
 SMALLEST_RATE = 0.02
-"""Below it most short answers have no mask at all."""
+"""Smallest masking rate; below it most short answers would have no mask at all."""
 
 
 @dataclass(frozen=True)
 class Noisy:
     """A batch of rows with a part of their answers masked.
 
-    Only masked positions are predicted. They are listed by number, and the list has the same length for every batch of
-    a shape, as CUDA graphs want it: what is left of it names other positions, whose weight is 0.
+    Only masked positions are predicted, and `at` lists them. The list has the same length for every batch of one shape,
+    because CUDA graphs need fixed shapes: it is filled up with positions that are not masked, whose weight is 0.
     """
 
     tokens: Int[Tensor, "b l"]
     at: Int[Tensor, " m"]
-    """Positions to predict, counted through all rows."""
+    """Positions to predict, as indices into the flattened batch."""
     target: Int[Tensor, " m"]
     weight: Float[Tensor, " m"]
 
 
 def add_noise(rows: Rows, mask_id: int, full_masked: float, generator: torch.Generator, most: int = 0) -> Noisy:
-    """Mask the answers (and the EOS after them) of a batch, each row at its own rate, uniform up to 1.
+    """Mask the answers (and the EOS after them) of a batch, each row at its own rate, drawn uniformly up to 1.
 
-    A share `full_masked` of the rows is masked whole. A row's loss is the mean over its masks times the number of
-    columns from the answer on, which is the bound on the likelihood, divided by the root of the answer's length: a quiz
-    of eight counts more than a list, but does not drown it. `most` masks are predicted at most; 0: all of them.
+    In a share `full_masked` of the rows the whole answer is masked. A row's loss is the mean over its masks times the
+    number of columns from the answer on, which is the bound on the likelihood, divided by the square root of the
+    answer's length: a quiz of eight questions then counts more than a short list, but does not drown it out. At most
+    `most` masks are predicted; 0: all of them.
     """
     target = rows.tokens.long()
     n, length = target.shape
@@ -56,7 +57,8 @@ def add_noise(rows: Rows, mask_id: int, full_masked: float, generator: torch.Gen
 
 
 def _chosen_first(chosen: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """All numbers from 0, those of chosen positions first. None stands twice, which would slow the gradient down."""
+    """The indices of all positions, those of the chosen ones first. No index occurs twice, because duplicates would
+    slow the gradient down."""
     count = chosen.cumsum(0)
     others = (~chosen).cumsum(0)
     place = torch.where(chosen, count - 1, count[-1] + others - 1)
@@ -65,7 +67,7 @@ def _chosen_first(chosen: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
 
 @contextmanager
 def _headless(network: Transformer) -> Iterator[nn.Linear]:
-    """The network gives its last hidden states in place of logits; the head is handed out."""
+    """Make the network return its last hidden states in place of logits, and yield the head that was taken off."""
     head = network.head
     network.head = nn.Identity()  # type: ignore[assignment]
     try:
@@ -75,7 +77,7 @@ def _headless(network: Transformer) -> Iterator[nn.Linear]:
 
 
 Entropy = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""`cross_entropy`, or the same compiled."""
+"""`cross_entropy` or its compiled version."""
 
 
 def cross_entropy(
@@ -87,7 +89,7 @@ def cross_entropy(
 
 
 def losses(network: Transformer, noisy: Noisy, entropy: Entropy = cross_entropy) -> Float[Tensor, " m"]:
-    """The weighed cross entropy at every position to predict; bf16 inside on a GPU, fp32 outside."""
+    """The weighted cross entropy at every position to predict, in fp32; on a GPU the network computes in bf16."""
     everything = slice(0, noisy.tokens.shape[1])
     kind = noisy.tokens.device.type
     cast = kind == "cuda" and network.dtype == torch.float32

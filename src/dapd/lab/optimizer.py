@@ -20,15 +20,16 @@ MOMENTUM = 0.95
 BETAS = (0.9, 0.98)
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic that drives all singular values towards 1."""
+"""Coefficients of the quintic polynomial that drives all singular values towards 1."""
 
 ROUNDS = 5
 """How often the quintic is applied."""
 
 UPDATE_SIZE = 0.2
-"""Root mean square of an entry of a step, as a part of the learning rate: what AdamW's steps have in the long run.
-Twice as much, at twice the learning rate, made attention a choice of one column: scores with a deviation of 20 to 40,
-where AdamW has 2 to 5. What must weigh several columns, as a list without repetition, was then not learned."""
+"""Root mean square of the entries of an update, as a fraction of the learning rate: the size that AdamW's updates have
+in the long run. Twice as much, at twice the learning rate, made attention choose one column alone: its scores had a
+standard deviation of 20 to 40, where AdamW's have 2 to 5. Tasks that must weigh several columns, such as a list without
+repetition, were then not learned."""
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """One step for all weights. `weights` go by the network's names and are changed in place."""
+    """Muon and AdamW behind one `step`. `weights` are keyed by the network's parameter names and changed in place."""
 
     def __init__(self, config: TransformerConfig, weights: Mapping[str, Tensor], *, muon: bool, decay: float) -> None:
         self.config = config
@@ -64,7 +65,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
-        """Move all weights along their gradients, which are fp32."""
+        """Update all weights by their gradients, which are fp32."""
         for name, weight in self.weights.items():
             weight.grad = None if name in self.inner else gradients[name]
         for group in self.adam.param_groups:
@@ -74,12 +75,12 @@ class Optimizer:
             self._muon({name: gradients[name] for name in self.inner}, lr)
 
     def _muon(self, gradients: Mapping[str, Tensor], lr: float) -> None:
-        """Move the matrices inside the layers; each part of a fused one by itself."""
+        """Update the matrices inside the layers with Muon; each part of a fused matrix counts as one matrix."""
         names = list(self.inner)
         slow = [self.momentum[name] for name in names]
         fast = [gradients[name] for name in names]
         torch._foreach_lerp_(slow, fast, 1 - MOMENTUM)
-        # Nesterov: the momentum as it will be after one gradient more.
+        # Nesterov: the momentum as it would be after one more gradient like this.
         ahead = torch._foreach_lerp(fast, slow, MOMENTUM)
         torch._foreach_mul_(list(self.inner.values()), 1 - lr * self.decay)
         steps = unfused(self.config, dict(zip(names, ahead, strict=True)))
@@ -98,7 +99,7 @@ class Optimizer:
 
 
 def _by_shape(tensors: Mapping[str, Tensor]) -> list[Sequence[str]]:
-    """Names of tensors, those of one shape together."""
+    """The names of the tensors, grouped by shape."""
     groups: dict[torch.Size, list[str]] = {}
     for name, tensor in tensors.items():
         groups.setdefault(tensor.shape, []).append(name)

@@ -1,4 +1,4 @@
-"""What a training run is made of. The same values, with the seed, are kept beside the weights."""
+"""The settings of a training run. They are kept, with the seed, beside the weights."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ MIXTURES = {
         "sudoku": 2.0,
     },
 }
-"""Shares of the tasks among the training examples. What is long, holds numbers or copies is learned last and gets the
-most; a second run on the hard mixture brings up what the first one left behind, and keeps the rest alive."""
+"""Shares of the tasks among the training examples. Tasks with long answers, numbers or copying are learned last and get
+the most; a second run, on the hard mixture, improves the tasks that are still weak after the first one and keeps the
+others from being forgotten."""
 
 LENGTHS = (96, 144, 224, 320, 432)
 """Lengths of training rows, chosen so that few columns are spent on EOS tokens beyond the canvas. The last one holds
@@ -54,29 +55,29 @@ class TrainSettings:
     tasks: tuple[str, ...] = tuple(MIXTURES["broad"])
     """Names of the tasks."""
     mixture: str = "broad"
-    """Name of the tasks' shares, in `MIXTURES`."""
+    """Key of `MIXTURES` that sets the shares of the tasks."""
     start: str = ""
-    """Checkpoint folder whose weights to start from; empty: fresh ones."""
+    """Checkpoint folder whose weights the run starts from; empty: random weights."""
     trained: str = "all"
-    """`all` weights, or the `attention` of the layers: the others then stay, byte for byte, those of `start`, and a
-    repository that holds both checkpoints grows by a third of one."""
+    """Weights that are trained: `all`, or those of the `attention` in the layers. All others then stay byte for byte
+    those of `start`, so that a repository that holds both checkpoints grows by only a third of a checkpoint."""
     seed: int = 0
     layers: int = 8
     width: int = 512
     heads: int = 8
     mlp: int = 960
     rows: int = 2_000_000
-    """Size of the pool of examples, made before training; each use of a row is masked anew."""
+    """Number of examples in the pool, which is made before training; each use of an example draws new masks."""
     workers: int = 0
-    """Processes that make the pool; 0: one per core but two."""
+    """Processes that make the pool; 0: one for each core except two."""
     minutes: float = 0.0
-    """Wall-clock budget of the whole command, data and evaluation included; 0: none, `steps` alone decides."""
+    """Wall-clock budget of the whole command, data and evaluation included; 0: no limit, `steps` alone decides."""
     reserve: float = 15.0
     """Seconds of the budget kept for the export and the evaluation."""
     steps: int = 12_000
-    """Most steps; the learning rate falls along the nearer end, of steps or of time."""
+    """Largest number of steps; the learning rate falls with the larger used-up share, of the steps or of the time."""
     tokens: int = 98_304
-    """Tokens in a step, over all lengths."""
+    """Tokens in a step, summed over the rows of all lengths."""
     optimizer: str = "muon"
     """`muon`: Muon inside the layers and AdamW for the rest; `adamw`: AdamW for all."""
     lr: float = 1e-3
@@ -86,24 +87,26 @@ class TrainSettings:
     ema: float = 0.9995
     """Decay of the moving average of the weights, which is what is exported."""
     full_masked: float = 0.07
-    """Share of rows whose whole answer is masked: the first step of decoding."""
+    """Share of rows whose whole answer is masked, as it is in the first pass of decoding."""
     roomy: float = 0.4
-    """Share of rows with a canvas as long as in decoding; the others are as short as their length allows."""
+    """Share of rows with a canvas as long as in decoding; the others get the shortest length that holds the answer."""
     precision: str = "auto"
-    """`bfloat16`: the network computes in bf16, beside the fp32 weights that are trained; `autocast`: fp32 with bf16
-    products; `float32`; `auto`: bfloat16 on a GPU, float32 elsewhere."""
+    """`bfloat16`: the network computes in bf16, while the weights that are trained are kept in fp32 beside it;
+    `autocast` and `float32`: fp32, but on a GPU with bf16 products; `auto`: bfloat16 on a GPU, float32 elsewhere."""
     device: str = "auto"
     """`auto`: an accelerator where there is one."""
     compile: bool = True
     capture: bool = True
-    """On a GPU, record forward and backward once and replay them: the launches cost more than the arithmetic."""
+    """On a GPU, record forward and backward as a CUDA graph and replay it: launching the kernels one by one would cost
+    more than the arithmetic."""
     log_every: int = 100
     probe_every: int = 500
     """Steps between measurements of the loss on held-out prompts of each task."""
     save_every: int = 3000
-    """Steps between the states from which a killed run goes on."""
+    """Steps between two saves of the state from which a killed run is resumed."""
     prompts: int = 0
-    """Prompts a task in an evaluation at the end, which needs a `reserve`; 0: none, `dapd lab score` does it later."""
+    """Prompts per task of the evaluation at the end, for which `reserve` must leave the time; 0: no evaluation, `dapd
+    lab score` can do it later."""
 
     def __post_init__(self) -> None:
         for name in self.tasks:

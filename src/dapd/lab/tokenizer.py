@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 EOS, BOS, MASK = "<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>"
 SPECIALS = (EOS, BOS, MASK, HEADER, HEADER_END, TURN_END)
-"""In the order of their ids, from 0. The names are LLaDA's; EOS is also the padding."""
+"""The special tokens in the order of their ids, from 0. Their names are LLaDA's; EOS is also the padding."""
 
 HINT = "See what it can do with: dapd lab prompts"
-"""Follows the list of words that the vocabulary lacks, in every error about them."""
+"""Advice that ends every error about words that are not in the vocabulary."""
 
 SIGNS = ". , ? ! : ; + - = * / _ # ' \" ( ) [ ] { } % < >"
 
@@ -76,7 +76,7 @@ class LabTokenizer:
         return len(self.vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; special tokens may stand in it."""
+        """Ids of a text, which may contain special tokens."""
         known = self.vocabulary
         words = pieces(text)
         if "<|" not in text and all(map(known.__contains__, words)) and "".join(words) == text:
@@ -94,12 +94,12 @@ class LabTokenizer:
         return ids
 
     def _parts(self, text: str) -> Iterable[str]:
-        """Tokens of a text, and whatever else it holds."""
+        """The tokens of a text in order, and between them everything else that it contains, which `encode` refuses."""
         start = 0
         for special in [*_SPECIAL.finditer(text), None]:
             plain = text[start : special.start() if special else len(text)]
             words = pieces(plain)
-            # Spaces in a row or tabs belong to no piece: they must not vanish in silence.
+            # Repeated spaces and tabs belong to no piece: they must be refused, not silently dropped.
             yield from words if "".join(words) == plain else re.findall(f"{PIECE}|\\s", plain)
             if special:
                 yield special.group()
@@ -121,7 +121,7 @@ class LabTokenizer:
         return [self._texts.get(int(number), "") for number in ids[: ends[0] if ends else len(ids)]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer: what stands before the first end token, without the special tokens."""
+        """The text of an answer before its first end token, without special tokens."""
         return "".join(token for token in self.tokens(ids) if token not in SPECIALS)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Training of the lab model: masked diffusion on generated examples, in minutes, resumable at any kill."""
+"""Training of the lab model: masked diffusion on generated examples, in minutes. A killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from dapd.models.transformer import Transformer, unfused
 STATE, LOG, RECORD = "state.pt", "training.jsonl", "training.json"
 
 PROBE_ROWS = 40
-"""Held-out rows a task for the loss that is logged on the way."""
+"""Held-out rows per task for the loss that is logged during training."""
 
 SYNC_EVERY = 8
-"""Steps after which the clock waits for the GPU, which would otherwise lag behind the time that is counted."""
+"""Steps between two waits for the GPU, which would otherwise lag behind the time that is counted."""
 
 FINAL_LR = 0.02
-"""Learning rate at the end, as a part of the highest."""
+"""Learning rate at the end, as a fraction of the highest."""
 
 Report = Callable[[dict[str, Any]], None]
 """Called with every record of the training log."""
@@ -44,21 +44,21 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass
 class State:
-    """Everything that changes while training; what is saved is what resumes."""
+    """Everything that changes during training. All of it is saved, and a resumed run starts from it."""
 
     network: Transformer
     weights: dict[str, Tensor]
-    """The weights that are trained, in fp32, by name; in another dtype the network holds a copy of them."""
+    """The trained weights by name, in fp32; where the network computes in another dtype, it holds a copy of them."""
     average: list[Tensor]
-    """Moving averages of the weights, in their order."""
+    """Moving averages of the weights, in the order of `weights`."""
     optimizer: Optimizer
     step: int = 0
     seconds: float = 0.0
-    """Time spent in steps, over all the runs it took."""
+    """Time spent in steps, summed over all runs of this training."""
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Give the network its weights, where it holds a copy."""
+        """Copy the trained weights into the network where it holds them in another dtype."""
         if self.network.dtype != torch.float32:
             own = dict(self.network.named_parameters())
             torch._foreach_copy_([own[name] for name in self.weights], list(self.weights.values()))
@@ -74,7 +74,7 @@ class State:
         return {name: grad.float() for name, grad in grads.items() if grad is not None}
 
     def save(self, folder: Path) -> None:
-        """Write the state in one motion: a kill leaves the old one or the new one, never half of one."""
+        """Write the state atomically: after a kill the file holds the old state or the new one, never half of one."""
         content = {
             "weights": self.weights,
             "average": self.average,
@@ -91,7 +91,7 @@ class State:
         path = folder / STATE
         try:
             content = torch.load(path, map_location=self.network.device, weights_only=True)
-        except Exception as error:  # torch has no common class for what a damaged file runs into
+        except Exception as error:  # torch has no common class for the errors of a damaged file
             raise DapdError(f"{path} is damaged ({first_line(error)}): delete it to train from the start") from None
         if content.get("weights", {}).keys() != self.weights.keys():
             raise DapdError(f"{path} was written by another version of dapd: start the training again")
@@ -105,10 +105,11 @@ class State:
 
 
 def initialise(network: Transformer, seed: int) -> None:
-    """Variance-keeping normal weights; what is added to the residual stream is smaller with depth.
+    """Draw normal weights that keep the variance. Those that write to the residual stream get smaller with the depth of
+    the network.
 
-    Embeddings have unit size. With small ones (0.02, as is common for language models) a first layer drowns the
-    identity of the tokens, and copying, which most tasks need, is learned many times later.
+    Embeddings have unit size. With small ones (0.02, as is common for language models) the first layer drowns out the
+    identity of the tokens, and copying, which most tasks need, takes many times longer to learn.
     """
     generator = torch.Generator(network.device).manual_seed(seed)
     for name, weight in unfused(network.config, dict(network.named_parameters())).items():
@@ -122,7 +123,7 @@ def initialise(network: Transformer, seed: int) -> None:
 
 
 def new_state(settings: TrainSettings, tokenizer: LabTokenizer, device: torch.device) -> State:
-    """A network with fresh weights, or with those of an earlier checkpoint, and what trains it."""
+    """A network with random weights, or with those of an earlier checkpoint, and the optimizer that trains it."""
     network = Transformer(network_config(settings, tokenizer)).to(device)
     initialise(network, settings.seed)
     if settings.start:
@@ -144,21 +145,21 @@ def _in_attention(name: str) -> bool:
 
 @torch.no_grad()
 def clip(gradients: dict[str, Tensor], most: float) -> None:
-    """Shorten the gradient of all weights together to a length of `most`, in place and without waiting for a GPU."""
+    """Scale all gradients together to a norm of at most `most`, in place and without waiting for a GPU."""
     parts = list(gradients.values())
     length = torch.stack(torch._foreach_norm(parts)).norm()
     torch._foreach_mul_(parts, (most / (length + 1e-6)).clamp_max(1.0))
 
 
 def rate_at(settings: TrainSettings, step: int, progress: float) -> float:
-    """Learning rate: a linear rise, then half a cosine along the progress."""
+    """The learning rate of a step: a linear warm-up times half a cosine along the progress, which goes from 0 to 1."""
     rise = min(1.0, (step + 1) / settings.warmup) if settings.warmup else 1.0
     fall = FINAL_LR + (1 - FINAL_LR) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return settings.lr * rise * fall
 
 
 class Batches:
-    """Rows of every length for each step, in the proportion in which a sample of rows has them."""
+    """Draws a batch of every row length for each step, in the proportions that the lengths have in a sample of rows."""
 
     def __init__(self, sample: list[Rows], tokens: int, full_masked: float, device: torch.device) -> None:
         self.pool = [rows.to(device) for rows in sample]
@@ -166,14 +167,14 @@ class Batches:
         self.sizes = [_batch_size(tokens * len(rows) / columns) for rows in sample]
         self.tokens = sum(size * rows.tokens.shape[1] for size, rows in zip(self.sizes, sample, strict=True))
         self.most = [_most_masks(rows, size, full_masked) for rows, size in zip(sample, self.sizes, strict=True)]
-        """The most masks that are predicted, for each length."""
+        """Largest number of masks to predict in a batch, for each length."""
 
     def fill(self, pool: list[Rows]) -> None:
-        """Put the pool in the place of the sample."""
+        """Replace the sample by the pool, from which batches are then drawn."""
         self.pool = [rows.to(old.tokens.device) for rows, old in zip(pool, self.pool, strict=True)]
 
     def draw(self, generator: torch.Generator) -> Iterator[tuple[Rows, int]]:
-        """A batch of each length that occurs, with the most masks to predict."""
+        """A batch of each length that occurs, with the largest number of masks to predict in it."""
         for size, rows, most in zip(self.sizes, self.pool, self.most, strict=True):
             if size and len(rows):
                 index = torch.randint(len(rows), (size,), device=rows.tokens.device, generator=generator)
@@ -186,7 +187,7 @@ def _batch_size(size: float) -> int:
 
 
 def _most_masks(rows: Rows, size: int, full_masked: float) -> int:
-    """Masks that hardly any batch of `size` such rows exceeds, as a multiple of 64 where that is possible."""
+    """A number of masks that hardly any batch of `size` such rows exceeds: a multiple of 64 where possible."""
     if not size:
         return 0
     length = rows.tokens.shape[1]
@@ -196,7 +197,7 @@ def _most_masks(rows: Rows, size: int, full_masked: float) -> int:
 
 
 def backward(network: Transformer, batch: list[Noisy], entropy: Entropy) -> Tensor:
-    """Add the gradients of a batch; the loss comes back."""
+    """Accumulate the gradients of a batch and return its loss."""
     total = torch.zeros((), device=network.device)
     for noisy in batch:
         loss = losses(network, noisy, entropy).sum()
@@ -212,7 +213,7 @@ class Replay:
         self.batch = [Noisy(*(tensor.clone() for tensor in vars(noisy).values())) for noisy in batch]
 
         def work() -> Tensor:
-            # The gradients must be made inside of the graph: it would add to where it found them.
+            # Gradients must be allocated inside the graph: a replay would otherwise add to those of the step before.
             network.zero_grad(set_to_none=True)
             return backward(network, self.batch, entropy)
 
@@ -275,7 +276,7 @@ class Trainer:
         self.report(record)
 
     def _keep_log(self) -> None:
-        """Drop what was logged after the state that this run goes on from: those steps are done again."""
+        """Drop the records logged after the state that this run resumes from, because those steps are run again."""
         path = self.folder / LOG
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         kept = [line for line in lines if _step_of(line) <= self.state.step] if self.state.step else []
@@ -302,7 +303,7 @@ class Trainer:
         network.zero_grad(set_to_none=True)
 
     def _capture(self) -> None:
-        """Record forward and backward of a step; every step has the same shapes."""
+        """Record forward and backward of a step as a CUDA graph; every step has the same shapes."""
         try:
             self.replay = Replay(self.state.network, self._noisy(0), self.entropy)
             self.note(event="captured")
@@ -310,12 +311,12 @@ class Trainer:
             self.note(event="not captured", reason=str(error)[:300])
 
     def _generator(self, number: int) -> torch.Generator:
-        """Randomness that depends on the seed and a number alone, so a resumed run repeats nothing."""
+        """A generator set by the seed and `number` alone: a resumed run draws what an uninterrupted one would draw."""
         return torch.Generator(self.device).manual_seed(self.settings.seed * 1_000_003 + number)
 
     def _noisy(self, step: int) -> list[Noisy]:
-        """The batch of a step with its masks; weights are divided by what the rows of all lengths weigh together."""
-        # Draws of rows and of masks have streams of their own: odd and even numbers.
+        """The masked batch of a step. The loss weights are normalised over the rows of all lengths together."""
+        # Rows and masks are drawn from separate streams, with odd and even numbers.
         drawn = list(self.batches.draw(self._generator(2 * step + 1)))
         generator = self._generator(2 * step)
         unit = torch.stack([rows.answer.float().sqrt().sum() for rows, _ in drawn]).sum()
@@ -329,7 +330,8 @@ class Trainer:
         return max(self.state.step / self.settings.steps, self.state.seconds / self.budget)
 
     def run(self, stop: float = math.inf) -> bool:
-        """Step until steps or time are used up, and say whether they are; pause `stop` seconds after the start."""
+        """Train until the steps or the time are used up, and return whether they are. Pause once `stop` seconds have
+        passed since `started`."""
         before = self.state.seconds
         began = time.monotonic()
         first = self.state.step
@@ -398,14 +400,14 @@ class Trainer:
         return {name: round(float(s / c), 5) for name, s, c in zip(names, sums, counts, strict=True) if c > 0}
 
     def export(self, folder: Path) -> None:
-        """The averaged weights as a checkpoint, with the settings and the log of the run."""
+        """Write the averaged weights as a checkpoint folder, with the log of the run."""
         weights = dict(self.state.network.named_parameters())
         averaged = dict(zip(self.state.weights, self.state.average, strict=True))
         export(folder, self.settings, {**weights, **averaged}, self.tokenizer)
         write_bytes(folder / LOG, (self.folder / LOG).read_bytes())
 
     def record(self) -> dict[str, Any]:
-        """What to keep beside the weights: the settings, where and how long it ran."""
+        """The record that is kept beside the weights: the settings, and where and how long the training ran."""
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
         return {
             "settings": dataclasses.asdict(self.settings),

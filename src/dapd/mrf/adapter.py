@@ -1,4 +1,4 @@
-"""A stack of toy networks as a model that the loop can decode with."""
+"""A stack of toy networks as one model that the decoding loop can use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from dapd.mrf.data import LENGTH, MASK_ID, N_VALUES
 from dapd.mrf.network import StackedRADD
 
 END_ID = MASK_ID + 1
-"""For EOS and padding, which the loop wants and the toy lacks: never predicted, never on a canvas."""
+"""Id of EOS and padding, which the decoding loop requires and the toy lacks: never predicted, never on a canvas."""
 VOCAB_SIZE = END_ID + 1
 FIRST_NAME = VOCAB_SIZE
-"""Token that names the first network; the others follow. Names are never predicted, so the vocabulary ends before."""
+"""Token that names the first network; the next ids name the others. Names are never predicted, so the vocabulary ends
+before them."""
 
 
 class ToyLM:
-    """Every row begins with a token that names its network, since rows come and go: a row's place says nothing."""
+    """A stack of toy networks as one model. Every row begins with a token that names its network, because rows join and
+    leave a batch and their place in it says nothing about them."""
 
     lookback = 0
     graphable = False
@@ -63,7 +65,7 @@ class ToyLM:
         owner = tokens[:, 0] - FIRST_NAME
         belongs = owner[:, None] == torch.arange(self.network.n_models, device=tokens.device)
         number = belongs.cumsum(0).gather(1, owner[:, None])[:, 0] - 1
-        # The networks compute the same number of rows each; what a network has fewer of is filled up with zeros.
+        # All networks compute the same number of rows; where one has fewer, rows of zeros fill its part.
         stacked = tokens.new_zeros((self.network.n_models, int(belongs.sum(0).max()), LENGTH))
         stacked[owner, number] = tokens[:, 1:]
         answer = self.network(stacked, attention=capture is not None)

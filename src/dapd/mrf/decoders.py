@@ -30,7 +30,7 @@ QUICK = {
     ("true graph", "degree order"),
     ("true graph", "confidence order"),
 }
-"""What a quick report runs."""
+"""The decoders, by family and setting, that a quick report runs."""
 LAST_TWO = (-2, -1)
 ALL = 1.0
 
@@ -78,7 +78,8 @@ def contenders() -> list[Contender]:
 
 
 def orders() -> list[Contender]:
-    """The graph alone, at one threshold for all steps: scanned by degree times confidence, or by confidence."""
+    """DAPD by its graph alone, with one threshold for all passes: positions are scanned in the order of degree times
+    confidence, or of confidence. Then the same with the true graph."""
     entries = []
     for order in ("degree", "confidence"):
         by = f"{order} order"
@@ -91,15 +92,15 @@ def orders() -> list[Contender]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What came of one decoder."""
+    """The results of one decoder."""
 
     family: str
     setting: str
     n_samples: int
     valid: float
-    """Samples in which all four constraints hold."""
+    """Share of samples in which all four constraints hold."""
     constraints: float
-    """Constraints that hold, of all."""
+    """Share of all constraints, over all samples, that hold."""
     forwards: float
     """Mean forward passes per sample."""
     ties: float
@@ -108,7 +109,7 @@ class Decoded:
 
 @torch.no_grad()
 def decode_with(model: ToyLM, contender: Contender, n_rows: int, seed: int = 0) -> Decoded:
-    """`n_rows` samples of every model, at temperature 1, each row with its own seed."""
+    """Decode `n_rows` samples of every model, at temperature 1, each row with its own seed."""
     edge = true_graph()
     canvases = model.blank(n_rows)
     forwards = 0

@@ -20,9 +20,10 @@ class Budget:
     n_samples: int = 1000
     """Sequences per model whose constraints are checked, where they are not judged exactly."""
     seed: int = 0
-    """Of the orders and the tokens."""
+    """Seed of the decoding orders and of the sampled tokens."""
     exact: bool = False
-    """Validity and loss over every context instead of samples: seconds on a GPU, 20 s per model on a CPU core."""
+    """Compute validity and loss exactly, over every context, instead of by samples: seconds on a GPU, 20 s per model on
+    a CPU core."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Selected:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is known of a stack."""
+    """The measures of a stack of models."""
 
     n_models: int
     valid: float
-    """Step-by-step samples that satisfy all four constraints, mean over the models."""
+    """Share of step-by-step samples that satisfy all four constraints, mean over the models."""
     valid_worst: float
     """Share of valid samples of the worst model."""
     valid_by_model: list[float]
     loss_by_model: list[float] | None
-    """LLaDA's loss per token over all contexts, where it was asked for."""
+    """LLaDA's loss per token over all contexts; None unless the budget is exact."""
     selections: dict[str, Selected]
 
 
@@ -59,7 +60,7 @@ def usable_selections(n_layers: int) -> list[str]:
 
 
 def evaluate(network: StackedRADD, budget: Budget, paths: Paths | None = None) -> Evaluation:
-    """Sample and measure; `paths` that are already there are used."""
+    """Sample from a stack and measure it. Where `paths` are given, they are measured instead of new ones."""
     if budget.exact:
         verdict = judge(network)
         by_model, losses = verdict.valid, verdict.loss

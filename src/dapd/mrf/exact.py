@@ -27,14 +27,15 @@ class Contexts:
     tokens: Int[Tensor, "contexts nine"]
     n_masked: Int[Tensor, " contexts"]
     completions: Int[Tensor, " contexts"]
-    """How many of the 243 sequences agree with it."""
+    """How many of the 243 valid sequences agree with each context."""
     next: Int[Tensor, "contexts nine three"]
-    """The context after committing a value at a masked position; `len(tokens)` where no valid sequence agrees."""
+    """Index of the context after committing each value at each masked position; `len(tokens)` where no valid sequence
+    agrees with it, and at positions that are not masked."""
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Of each model."""
+    """The exact measures, one number for each model."""
 
     valid: list[float]
     """Chance that all four constraints hold when positions are decoded one by one in uniformly random order."""
@@ -60,7 +61,7 @@ def contexts() -> Contexts:
 
 @torch.no_grad()
 def judge(network: StackedRADD) -> Exact:
-    """Every model of the stack on every context."""
+    """Compute the exact measures of every model of a stack."""
     valid, loss = [], []
     for first in range(0, network.n_models, MODELS_AT_ONCE):
         part = network.pick(slice(first, first + MODELS_AT_ONCE))
@@ -72,24 +73,26 @@ def judge(network: StackedRADD) -> Exact:
 
 
 def chance_of_validity(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
-    """The chance of reaching each context, passed on from those with more masks to those with fewer."""
+    """The chance that all four constraints hold. The chance of reaching each context is passed on from contexts with
+    more masks to those with fewer, down to the complete sequences."""
     known, device = contexts(), log_p.device
     n_masked, following = known.n_masked.to(device), known.next.to(device)
     reached = torch.zeros(len(log_p), len(known.tokens) + 1, dtype=log_p.dtype, device=device)
     reached[:, 0] = 1
     for k in range(LENGTH, 0, -1):
         here = (n_masked == k).nonzero().squeeze(-1)
-        # What is not masked leads to the last place too, where everything that broke a constraint ends up.
+        # The last place collects all that breaks a constraint, and what positions that are not masked pass on.
         passed = reached[:, here, None, None] / k * log_p[:, here].exp()
         reached.index_add_(1, following[here].flatten(), passed.flatten(1))
     return reached[:, :-1][:, n_masked == 0].sum(-1)
 
 
 def expected_loss(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
-    """The mean over sequences, over 1..9 masks, and over all places that this number of masks can take."""
+    """LLaDA's loss per token: the mean over all sequences, over 1 to 9 masks, and over all their placements."""
     known, device = contexts(), log_p.device
     completions = torch.cat([known.completions, torch.zeros(1, dtype=torch.long)])
-    # Sequences that agree with the context and have this value here: the data's conditional, times `completions`.
+    # Number of sequences that agree with the context and have this value at this position: the data's conditional
+    # probability, times `completions`.
     joint = completions[known.next].double()
     times = torch.tensor([0.0, *(1 / (LENGTH * comb(LENGTH, k) * k) for k in range(1, LENGTH + 1))]).double()
     weight = joint * times[known.n_masked][:, None, None] / len(all_sequences())

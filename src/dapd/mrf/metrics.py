@@ -35,7 +35,7 @@ class Row:
 
 
 def selected_layers(selection: str, n_layers: int) -> slice:
-    """'last 2' of eight layers is 6..7."""
+    """The layers of a selection: 'last 2' of eight layers is 6..7."""
     side, _, count = selection.partition(" ")
     if side == "all":
         return slice(0, n_layers)
@@ -50,7 +50,7 @@ def layer_mean(paths: Paths, selection: str) -> Float[Tensor, "models steps path
 def auc(
     scores: Float[Tensor, "*b n n"], edge: Bool[Tensor, "n n"], pairs: Bool[Tensor, "*#b n n"]
 ) -> Float[Tensor, "*b"]:
-    """How often an edge scores above a non-edge, ties by half; nan where one of the two kinds is missing."""
+    """How often an edge scores above a non-edge, where a tie counts half; nan where one of the two kinds is missing."""
     flat, kind, counted = scores.flatten(-2), edge.flatten(), pairs.flatten(-2)
     kept = counted.reshape(-1, counted.shape[-1]).any(0)
     flat, kind, counted = flat[..., kept], kind[kept], counted[..., kept]
@@ -65,7 +65,7 @@ def order_violations(
 ) -> Float[Tensor, "*b"]:
     """OVR: pairs d_i < d_j with the degree proxies reversed, out of all |V| (|V| - 1) / 2 pairs.
 
-    True degrees are those of the graph that the masked nodes induce: what is decided has left the graph.
+    True degrees are those of the graph that the masked nodes induce, because a decided node has left the graph.
     """
     proxy = degrees(scores)
     true: Int[Tensor, "*b n"] = (edge & nodes.unsqueeze(-1) & nodes.unsqueeze(-2)).sum(-1)
@@ -95,7 +95,8 @@ def measure_steps(
 
 
 def spread(values: Float[Tensor, "models paths"]) -> Measure:
-    """The mean of what is defined, and the deviations of the two marginal means."""
+    """The mean of all values that are not nan, and the standard deviations over paths (of means over models) and over
+    models (of means over paths)."""
     by_path, by_model = values.nanmean(0), values.nanmean(1)
     return Measure(float(values.nanmean()), deviation(by_path), deviation(by_model))
 

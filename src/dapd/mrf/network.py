@@ -33,12 +33,12 @@ class Positions(StrEnum):
     SINCOS = "sincos"
     """DiT's: a fixed table of sines and cosines, added to the embedding, and nothing else."""
     ROTARY_LEARNED = "rotary-learned"
-    """Both of the first two."""
+    """Rotated queries and keys, and a learned vector per position."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What fixes the shapes of the parameters."""
+    """The settings that determine the parameters of a network and their shapes."""
 
     n_layers: int = 8
     """Transformer blocks; the paper says eight."""
@@ -60,11 +60,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a forward gives."""
+    """The output of a forward pass."""
 
     logits: Float[Tensor, "models batch n values"]
     attention: Float[Tensor, "models batch layers heads n n"] | None
-    """Softmax over all keys, in every layer and head; only where it was asked for."""
+    """Softmax over all keys, in every layer and head; None unless it was asked for."""
 
 
 class Block(nn.Module):
@@ -125,7 +125,7 @@ class StackedRADD(nn.Module):
         return self.embedding.device
 
     def absolute(self, batch: int) -> Tensor | float:
-        """What is added to the embedding, for tokens flattened to [batch * n]."""
+        """The position vectors to add to the embedding, for tokens flattened to [batch * n]; 0 if there are none."""
         match self.shape.positions:
             case Positions.ROTARY:
                 return 0.0
@@ -144,7 +144,8 @@ class StackedRADD(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "models batch n"], *, dropout: Tensor | None = None, attention: bool = False
     ) -> Prediction:
-        """`dropout` is a probability per model (None: no dropout)."""
+        """Predict the values of all positions. `dropout` is a probability per model (None: no dropout); `attention`
+        asks for the attention weights, too."""
         models, batch, length = tokens.shape
         if models != self.n_models or length != LENGTH:
             raise DapdError(f"tokens are {tuple(tokens.shape)}; this stack takes ({self.n_models}, batch, {LENGTH})")
@@ -177,7 +178,7 @@ def rotate(x: Float[Tensor, "*b n head"], cos: Tensor, sin: Tensor) -> Tensor:
 def queries_keys_values(
     x: Float[Tensor, "m t d"], layer: dict[str, Tensor], n_heads: int, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each [models * batch, heads, n, head]: to attention, the models are just more rows."""
+    """Queries, keys and values, each [models * batch, heads, n, head]: to attention, the models are just more rows."""
     hidden = torch.bmm(affine_norm(x, layer["norm1"], layer["norm1_bias"]), layer["qkv"])
     q, k, v = hidden.view(-1, LENGTH, 3, n_heads, x.shape[-1] // n_heads).permute(2, 0, 3, 1, 4).unbind(0)
     return rotate(q, cos, sin), rotate(k, cos, sin), v
@@ -186,7 +187,7 @@ def queries_keys_values(
 def attention_weights(
     x: Float[Tensor, "m t d"], layer: dict[str, Tensor], n_heads: int, cos: Tensor, sin: Tensor
 ) -> Float[Tensor, "m b heads n n"]:
-    """What the block's attention does, written out: the block keeps its weights to itself."""
+    """The attention weights of a block, computed once more: the block's own attention does not return them."""
     q, k, _ = queries_keys_values(x, layer, n_heads, cos, sin)
     weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
     return weights.view(x.shape[0], -1, *weights.shape[1:])

@@ -22,17 +22,17 @@ a GPU's memory must hold the products of all queries with all keys."""
 
 @dataclass(frozen=True)
 class Paths:
-    """What was seen at steps 1..7. All models decode in the same random orders, each with its own tokens."""
+    """Masks and attention at steps 1..7. All models decode in the same random orders, each with its own tokens."""
 
     masked: Bool[Tensor, "steps paths n"]
     attention: Float[Tensor, "models steps paths layers heads n n"]
     sequences: Int[Tensor, "models paths n"]
-    """What the paths ended in."""
+    """The complete sequences at the end of the paths."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One step of a walk, before its token is committed."""
+    """One step of a walk: masks and prediction from before its token is committed, and the tokens from after."""
 
     masked: Bool[Tensor, "paths n"]
     prediction: Prediction
@@ -40,7 +40,7 @@ class Visit:
 
 
 def predict_in_parts(network: StackedRADD, tokens: Int[Tensor, "models paths n"], attention: bool) -> Prediction:
-    """As many passes as the device's memory asks for."""
+    """Predict all sequences, in as many passes as the device's memory requires."""
     n_parts = -(-tokens[..., 0].numel() // PART_ROWS.get(tokens.device.type, PART_ROWS["cpu"]))
     parts = [network(part, attention=attention) for part in tokens.chunk(n_parts, dim=1)]
     seen = [part.attention for part in parts if part.attention is not None]

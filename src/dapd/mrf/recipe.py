@@ -1,4 +1,4 @@
-"""How a stack of toy models is trained: what the paper states, and a field for each thing that it leaves open."""
+"""The recipe of a stack of toy models: the values that the paper states, and a field for each that it leaves open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Schedule(StrEnum):
 
     CONSTANT = "constant"
     COSINE = "cosine"
-    """Falling to zero from the start."""
+    """Half a cosine that falls to zero over all steps after the warm-up."""
     TAIL = "tail"
     """Constant, then in a straight line to zero over the last `Recipe.tail` of the steps."""
 
@@ -28,16 +28,16 @@ class Masks(StrEnum):
     """How masks are drawn. All three estimate the same loss; they differ in the noise of its gradient."""
 
     RATIO = "ratio"
-    """LLaDA's own: a ratio t for each sequence, then each token with probability t; weight 1/t."""
+    """LLaDA's way: a ratio t for each sequence, then each token with probability t; weight 1/t."""
     EVEN = "even"
-    """The number of masks instead of t (LLaDA's second form), spread evenly over the batch, as RADD spreads t."""
+    """The number of masks is drawn, not t (LLaDA's second form), spread evenly over the batch as RADD spreads t."""
     MIDDLE = "middle"
-    """The same, with numbers around four drawn more often and weighted less: there the long chains of the toy lie,
-    in which a value follows from others three or four constraints away. They are rare and learnt last."""
+    """Like `EVEN`, with numbers around four drawn more often and weighted less. At these numbers the long chains of the
+    toy occur, in which a value follows from others three or four constraints away: they are rare and learnt last."""
 
     @property
     def shares(self) -> tuple[float, ...] | None:
-        """How often 1, 2, ..., 9 masks are drawn."""
+        """Probabilities of drawing 1, 2, ..., 9 masks; None where a ratio is drawn instead."""
         match self:
             case Masks.RATIO:
                 return None
@@ -49,18 +49,18 @@ class Masks(StrEnum):
 
 @dataclass(frozen=True)
 class Variant:
-    """What may differ between two models of one stack."""
+    """The settings that may differ between two models of one stack."""
 
     seed: int = 0
     """Draws the initial weights and the data set."""
     dataset_size: int = 0
     """Sequences in the model's own data set; 0 draws fresh ones at every step."""
     dropout: float = 0.0
-    """After attention and after the feed-forward; RADD's presets have 0.02."""
+    """Dropout probability after attention and after the feed-forward; RADD's presets have 0.02."""
     weight_decay: float = 0.01
-    """AdamW's; 0.01 is torch's default, 0 RADD's."""
+    """AdamW's weight decay; 0.01 is torch's default, 0 is RADD's."""
     norm_bias: float = 1.0
-    """Where the layer norms' bias starts: 1 in RADD's code, 0 everywhere else."""
+    """Initial bias of the layer norms: 1 in RADD's code, 0 everywhere else."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
@@ -71,7 +71,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training job: what its models share, and one `Variant` for each of them."""
+    """One training job: the settings that its models share, and one `Variant` for each of them."""
 
     shape: Shape = field(default_factory=Shape)
     """Shape of the network."""
@@ -82,7 +82,7 @@ class Recipe:
     rate: float = 1e-3
     """AdamW's learning rate (the paper's number)."""
     schedule: Schedule = Schedule.COSINE
-    """How the learning rate goes on after the warm-up."""
+    """Course of the learning rate after the warm-up."""
     warmup: int = 500
     """Steps during which the rate rises from zero."""
     tail: float = 0.3
@@ -92,9 +92,9 @@ class Recipe:
     clip: float = 1.0
     """Largest norm of one model's gradient; 0 leaves it alone."""
     ema: float = 0.999
-    """Decay of the running mean of the weights, which is what is kept; 0 keeps the last weights."""
+    """Decay of the running mean of the weights, which is saved as the result; 0 saves the last weights."""
     variants: tuple[Variant, ...] = (Variant(),)
-    """What sets the models apart that are trained side by side: one variant for each."""
+    """The variants of the models that are trained side by side, one for each model."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.steps < 1 or not self.variants:
@@ -111,8 +111,8 @@ class Recipe:
         return len(self.variants)
 
     def options(self) -> dict[str, Any]:
-        """What the recipe is made of, by the names of the options of `dapd mrf train`; its models differ in the seed
-        alone there, and the first one speaks for all."""
+        """The values of the recipe, keyed by the options of `dapd mrf train`. There the models differ in the seed
+        alone, so that the first variant stands for all."""
         parts = {**vars(self), **vars(self.shape), **vars(self.variants[0]), "models": self.n_models}
         return {name.removeprefix("n_"): value for name, value in parts.items() if name not in ("shape", "variants")}
 
@@ -128,7 +128,7 @@ class Recipe:
         return self.rate * 0.5 * (1 + math.cos(math.pi * done))
 
     def ema_at(self, step: int) -> float:
-        """RADD's ramp: a young mean forgets its random start faster."""
+        """The decay of the running mean at a step, by RADD's ramp: a young mean forgets its random start faster."""
         return min(self.ema, (1 + step) / (10 + step))
 
 
@@ -138,7 +138,8 @@ def replicate(variant: Variant, n_models: int) -> tuple[Variant, ...]:
 
 
 def chosen(n_models: int = 30, steps: int = 20_000) -> Recipe:
-    """What docs/toy.md reports on: no warm-up, layer norms that start without bias, and all that helps convergence."""
+    """The recipe that docs/toy.md reports on: no warm-up, layer norms that start without bias, and every choice that
+    helps convergence."""
     variants = replicate(Variant(norm_bias=0.0), n_models)
     return Recipe(batch=256, steps=steps, schedule=Schedule.TAIL, warmup=0, masks=Masks.MIDDLE, variants=variants)
 

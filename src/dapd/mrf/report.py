@@ -30,7 +30,7 @@ class ReportOptions:
 
     budget: Budget = dataclasses.field(default_factory=Budget)
     n_decoded: int = 1500
-    """Samples of each decoder, dealt out evenly to the models."""
+    """Samples of each decoder, spread evenly over the models."""
     quick: bool = False
     """One or two settings of each decoder instead of all."""
     command: str = ""
@@ -51,7 +51,7 @@ class Report:
     run: Run
     options: ReportOptions
     paths: Paths
-    """What the measures were taken on; not written to the results file, but drawn."""
+    """The sampling paths that were measured. Figures are drawn from them; the results file does not hold them."""
     evaluation: Evaluation
     scores: ScoreStudy
     decoders: list[Decoded]
@@ -76,7 +76,7 @@ class Report:
 
 
 def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda _: None) -> Report:
-    """Measure a run; `tell` hears what is under way."""
+    """Measure a run; `tell` is called with a line of text before each part."""
     began = time.monotonic()
     budget, network = options.budget, run.network
     tell(f"{plural(network.n_models, 'model')}: {budget.n_paths} sampling paths each")
@@ -93,7 +93,7 @@ def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """results.json and report.md."""
+    """Write results.json and report.md, and give their paths."""
     make_folder(folder)
     results, text = (folder / name for name in FILES)
     write_text(results, json.dumps(rounded(report.to_json()), indent=1) + "\n")
@@ -102,7 +102,7 @@ def write(report: Report, folder: Path) -> list[Path]:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to six digits: what lies behind them differs from machine to machine."""
+    """Numbers rounded to six digits, because the rest differs between machines; None where they are not finite."""
     if isinstance(value, dict):
         return {key: rounded(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

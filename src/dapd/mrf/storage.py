@@ -108,6 +108,6 @@ def load_run(folder: Path, n_models: int | None = None, device: torch.device | s
 
 
 def hardware(device: str) -> dict[str, str]:
-    """What the numbers were made on."""
+    """The device and the version of torch that computed the numbers."""
     name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU, one thread per core in use"
     return {"device": name, "torch": torch.__version__}

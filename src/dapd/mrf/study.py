@@ -1,4 +1,4 @@
-"""What the paper leaves open about the scores: pooled models, the decoder's normalisation and threshold, heads."""
+"""Measures of the scores beyond the paper's: pooled models, the decoder's normalisation and threshold, single heads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ TAUS = (0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True)
 class Cut:
-    """What a threshold on the row-max normalised scores makes of the true graph, over all steps, paths and models."""
+    """How well a threshold on row-max normalised scores recovers the true graph, over all steps, paths and models."""
 
     tau: float
     edges_found: float
-    """True edges that score above tau, as the row of either end sees them (each pair counts twice)."""
+    """Share of true edges that score above tau. A pair counts twice: its score is normalised in the row of either
+    end."""
     false_edges: float
-    """Share of the other pairs that have a score above the threshold."""
+    """Share of the other pairs that score above tau, counted in the same way."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +36,25 @@ class Heads:
     median: float
     worst: float
     best: float
-    """The head that is best on one half of the paths, measured on the other half."""
+    """AUC of the head that is best on one half of the paths, measured on the other half."""
     best_layers: list[int]
     """How often, over the models, the best head lies in each layer."""
     by_layer: list[float]
-    """Mean of the single heads of each layer."""
+    """Mean AUC of the single heads of each layer."""
 
 
 @dataclass(frozen=True)
 class ScoreStudy:
-    """The rows beside the paper's tables."""
+    """The measures that the report adds to those of the paper's tables."""
 
     pooled: dict[str, Selected]
     """Selections with the attention of all models averaged before anything is ranked: one graph instead of many."""
     row_max: dict[str, Selected]
-    """Selections with scores as the decoder compares them."""
+    """Selections with scores as the decoder compares them, divided by the row's largest."""
     cuts: dict[str, list[Cut]]
     heads: Heads
     auc_by_model: dict[str, list[float]]
-    """Of raw scores; the mean over paths of the mean over steps."""
+    """AUC of the raw scores for each model: the mean over paths of the mean over steps."""
 
 
 def study_scores(paths: Paths, selections: tuple[str, ...] = ("last 2", "all")) -> ScoreStudy:
@@ -67,7 +68,8 @@ def study_scores(paths: Paths, selections: tuple[str, ...] = ("last 2", "all")) 
 
 
 def pool_models(paths: Paths, selection: str) -> Selected:
-    """All models decode in the same orders, so that their attention can be averaged path by path."""
+    """Measure the attention averaged over all models, path by path; this is possible because all models decode in the
+    same orders."""
     steps = measure_steps(layer_mean(paths, selection).mean(0, keepdim=True), paths.masked)
     return Selected(steps, average(steps))
 

@@ -1,4 +1,4 @@
-"""What the paper leaves open, tried out: several configurations, stacked wherever their shapes allow it."""
+"""A sweep over what the paper leaves open: several configurations, stacked wherever their shapes allow it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stack:
     recipe: Recipe
     """The common recipe, to which the cells add their variants."""
     cells: tuple[str, ...]
-    """Which configurations are trained, by their names in `CELLS`."""
+    """The configurations that are trained, by their names in `CELLS`."""
     n_models: int
     """How many models each cell trains."""
 
@@ -55,7 +55,7 @@ class Stack:
 
 ONE, BOTH = ("plain",), ("radd", "plain")
 BASE = replace(chosen(1), batch=128)
-"""What is reported on, at half the batch."""
+"""The recipe that docs/toy.md reports on, at half its batch size."""
 SMALL = BASE.shape
 SINCOS = replace(SMALL, positions=Positions.SINCOS)
 RATIO = replace(BASE, masks=Masks.RATIO)
@@ -73,10 +73,10 @@ STACKS = (
     Stack("w64-h4-sincos-cosine", replace(COSINE, shape=SINCOS), BOTH, 4),
     Stack("w64-h4-dit-cosine", replace(COSINE, shape=replace(SINCOS, gated=True)), BOTH, 4),
 )
-"""The cheapest and most telling first. What does not fit into the time is left out."""
+"""The stacks of the sweep, the cheapest and most telling first; those that do not fit into the time are left out."""
 
 RESERVE_SECONDS = 10
-"""Kept for evaluating the last stack."""
+"""Seconds kept for evaluating the last stack."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class SweepOptions:
     steps: int = 20_000
     """Gradient steps of every configuration."""
     minutes: float = 9.0
-    """Nothing is started, or gone on with, that would end later."""
+    """Time for the whole sweep. The training of a stack is broken off once it is clear that it would end later."""
     only: tuple[str, ...] = ()
     """Names of stacks; all of them when empty."""
     keep: tuple[str, ...] = ()
-    """Stacks whose weights are written."""
+    """Names of the stacks whose weights are written."""
     models: int = 0
     """Models per configuration; 0 leaves each stack its own number."""
     budget: Budget = dataclasses.field(default_factory=Budget)
@@ -113,7 +113,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """A step of the sweep: training progress, or a finished stack's summary."""
+    """Progress of the sweep: that of a training, or a finished stack's summary."""
 
     stack: str
     training: Progress | None = None
@@ -161,7 +161,7 @@ def sweep(options: SweepOptions, folder: Path, execution: Execution) -> Iterator
 
 
 def evaluate_cells(stack: Stack, trainer: Trainer, budget: Budget) -> dict[str, Any]:
-    """Each configuration with its running mean of the weights and with its last ones."""
+    """Evaluate each configuration with the running mean of its weights and with its last weights."""
     cells: dict[str, Any] = {}
     for mean in (True, False):
         network = StackedRADD(trainer.recipe.n_models, trainer.recipe.shape).to(trainer.rate.device)

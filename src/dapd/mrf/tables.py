@@ -1,4 +1,4 @@
-"""The report as markdown: ours | the paper's, table by table."""
+"""The report as Markdown: our numbers beside the paper's, table by table."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def layer_table(evaluation: Evaluation) -> str:
 
 
 def pooled_table(scores: ScoreStudy) -> str:
-    """By layer selection, and the OVR of each step."""
+    """AUC and OVR of the pooled attention by layer selection, and its OVR at each step."""
     rows = []
     for name, selection in scores.pooled.items():
         theirs, ours = paper.LAYERS[name], selection.overall

@@ -23,9 +23,9 @@ from dapd.mrf.network import StackedRADD, initialise, transformer_block
 from dapd.mrf.recipe import Masks, Recipe, to_json
 
 EPSILON = 1e-3
-"""LLaDA masks with probability at least this."""
+"""Smallest masking probability, as in LLaDA."""
 LOSS_FLOOR = N_FREE * math.log(N_VALUES) / LENGTH
-"""What a perfect model's loss comes to: the entropy of a sequence, per token."""
+"""The loss of a perfect model: the entropy of a sequence, per token."""
 
 EAGER_STEPS = 3
 """Steps before one is recorded as a CUDA graph."""
@@ -33,7 +33,7 @@ EAGER_STEPS = 3
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; `loss` is the mean over the models and over the steps since the last report."""
+    """The progress of a run; `loss` is the mean over the models and over the steps since the last report."""
 
     step: int
     steps: int
@@ -43,12 +43,12 @@ class Progress:
     steps_per_second: float
     seconds_left: float
     mode: str
-    """How steps are run: eager, compiled, captured."""
+    """How steps are run: eager, compiled or captured, and why not where an attempt failed."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How, not what, to train: nothing here is part of the recipe."""
+    """How training is executed. Nothing here is part of the recipe."""
 
     device: str = "cpu"
     """The torch device that trains, by name."""
@@ -76,8 +76,8 @@ def masked_loss(
     masked: Bool[Tensor, "m b n"],
     p: Float[Tensor, "m b 1"],
 ) -> Float[Tensor, " m"]:
-    """LLaDA's: cross entropy of the masked tokens, weighted by 1/p, per token of the batch. `p` is the masking ratio;
-    where the number k of masks was drawn instead, k times the chance of that number."""
+    """LLaDA's loss for each model: cross entropy of the masked tokens, weighted by 1/p, per token of the batch. `p` is
+    the masking ratio; where the number k of masks was drawn instead, k times the chance of that number."""
     surprise = F.cross_entropy(logits.flatten(0, 2), tokens.flatten(), reduction="none").view(tokens.shape)
     return (surprise * masked / p).mean((1, 2))
 
@@ -96,7 +96,7 @@ class Trainer:
         self.mean = [p.detach().clone() for p in self.parameters]
         self.rate = torch.tensor(0.0, device=device)
         self.ema_weight = torch.tensor(0.0, device=device)
-        # AdamW works element by element, so one optimiser over the stack is thirty; decay differs by model: `update`.
+        # AdamW works element by element, so one optimiser serves all models. `update` applies the decay of each model.
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.rate, weight_decay=0.0, fused=True, capturable=device.type == "cuda"
         )
@@ -121,7 +121,7 @@ class Trainer:
 
     def compile(self) -> None:
         """Fuse the block, trying it out once: a machine without a compiler trains with plain kernels and says so."""
-        torch._dynamo.reset()  # it stops compiling a function that it has met in too many shapes
+        torch._dynamo.reset()  # torch stops compiling a function that it has met in too many shapes
         self.network.run_block = torch.compile(transformer_block, dynamic=False)
         try:
             with torch.random.fork_rng():
@@ -139,7 +139,7 @@ class Trainer:
         return self.table[pick + self.table_starts[:, None]]
 
     def draw_masks(self, shape: torch.Size) -> tuple[Bool[Tensor, "m b n"], Float[Tensor, "m b 1"]]:
-        """Which tokens are masked, and what their cross entropy is divided by."""
+        """Draw which tokens are masked, and the number that the cross entropy of each sequence is divided by."""
         t = torch.rand(*shape[:2], 1, device=self.table.device)
         uniform = torch.rand(shape, device=self.table.device)
         if self.recipe.masks is Masks.RATIO:
@@ -179,7 +179,7 @@ class Trainer:
                 mean.lerp_(p, self.ema_weight)
 
     def advance(self, n: int) -> None:
-        """The next `n` steps."""
+        """Run the next `n` steps."""
         for _ in range(n):
             self.rate.fill_(self.recipe.rate_at(self.step))
             self.ema_weight.fill_(1 - self.recipe.ema_at(self.step))
@@ -192,9 +192,11 @@ class Trainer:
             self.step += 1
 
     def step_before_capture(self, stream: torch.cuda.Stream) -> None:
-        """A few eager steps make the optimiser's state; then one step is recorded as a graph, which later ones replay.
+        """Run an eager step. A few of these make the optimiser's state; then one step is recorded as a graph, which
+        later steps replay.
 
-        All on a side stream: autograd remembers the stream it first ran on, and the default one cannot be recorded.
+        All of this is on a side stream: autograd remembers the stream it first ran on, and the default one cannot be
+        recorded.
         """
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -211,7 +213,7 @@ class Trainer:
                 self.mode += f", not captured: {first_line(error)}"
 
     def seed(self) -> None:
-        """Start the random stream of the steps up to the next checkpoint: a resumed run needs no saved generator."""
+        """Seed the random stream of the steps up to the next checkpoint: a resumed run needs no saved generator."""
         torch.manual_seed(self.recipe.variants[0].seed * 1_000_003 + self.step)
 
     def state(self) -> dict[str, Any]:
@@ -240,7 +242,7 @@ class Trainer:
 
 
 def run_steps(trainer: Trainer, checkpoint: Callable[[], None] | None = None) -> Iterator[Progress]:
-    """Train to the end, reporting now and then. The first report comes early, so that an estimate of the time does."""
+    """Train to the end and report now and then. The first report comes early, to give an early estimate of the time."""
     execution, steps = trainer.execution, trainer.recipe.steps
     early = trainer.step + 5
     began, first = time.monotonic(), trainer.step
@@ -259,7 +261,7 @@ def run_steps(trainer: Trainer, checkpoint: Callable[[], None] | None = None) ->
         yield Progress(trainer.step, steps, sum(losses) / len(losses), max(losses), speed, left, trainer.mode)
         if checkpoint is not None and (trainer.step % execution.checkpoint_every == 0 or trainer.step == steps):
             checkpoint()
-        if trainer.step == early:  # compiling and capturing are behind us: measure the speed of what is left
+        if trainer.step == early:  # compiling and capturing are over: measure the speed from here on
             began, first = time.monotonic(), trainer.step
 
 
@@ -291,12 +293,12 @@ def _train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progr
 
 
 def load_checkpoint(path: Path, trainer: Trainer, device: str) -> dict[str, Any]:
-    """A state to go on from; one that is damaged or another run's is refused."""
+    """Load a state to resume from; one that is damaged, or another run's, is refused."""
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         here = ([tuple(p.shape) for p in state["parameters"]], state["recipe"])
         complete = {"step", "every", "mean", "first", "second"} <= state.keys()
-    except Exception as error:  # torch has no common class for what a damaged file runs into
+    except Exception as error:  # torch has no common class for the errors of a damaged file
         raise DapdError(f"{path} is damaged ({first_line(error)}): delete it to train from the start") from None
     if not complete:
         raise DapdError(f"{path} is damaged (parts of it are missing): delete it to train from the start")

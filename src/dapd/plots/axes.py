@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NEAR = 2.5
-"""Points on paper within which two marks count as one place."""
+"""Distance in points on paper within which two marks count as being in one place."""
 SIZE = 26.0
 """Area of a mark, in square points."""
 MOST_RINGS = 4
@@ -22,7 +22,7 @@ STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0
 
 @dataclass(frozen=True)
 class Mark:
-    """One result in a picture: its place, and the colour and marker of what it belongs to."""
+    """One result in a picture: its place, and the colour and marker of its decoder."""
 
     x: float
     y: float
@@ -31,7 +31,8 @@ class Mark:
 
 
 def draw_marks(axis: Any, marks: Sequence[Mark]) -> None:
-    """The marks, once the axis has its limits; where several decoders meet, one is filled and the others ring it.
+    """Draw the marks on an axis that already has its limits. Where several decoders meet, one mark is filled and the
+    others are rings around it.
 
     Marks at the edge of the axis (a score of 100%) are drawn whole.
     """
@@ -47,7 +48,7 @@ def draw_marks(axis: Any, marks: Sequence[Mark]) -> None:
 
 
 def _draw(axis: Any, x: list[float], y: list[float], look: dict[str, Any], inside: int = 0, **more: Any) -> None:
-    """A filled mark, or a ring around as many others as are inside of it."""
+    """Draw a filled mark, or a ring around as many other marks as `inside` says."""
     size = SIZE * (1 + 0.8 * inside) * (2 if look["marker"] == "*" else 1)  # a star's area is mostly its points
     fill = {"facecolors": "none", "linewidths": 1} if inside else {"facecolors": look["color"], "linewidths": 0}
     look = {"marker": look["marker"], "edgecolors": look["color"], "clip_on": False, "zorder": 4 - 0.01 * inside}
@@ -65,7 +66,7 @@ def percent_limits(values: Iterable[float]) -> tuple[float, float]:
 
 
 def count_axes(axis: Any) -> None:
-    """Whole numbers at the ticks of both axes, which begin at 0: half a pass is none."""
+    """Number both axes with whole numbers from 0 on: there is no half of a pass."""
     from matplotlib.ticker import MaxNLocator
 
     for one in (axis.xaxis, axis.yaxis):
@@ -75,7 +76,7 @@ def count_axes(axis: Any) -> None:
 
 
 def log_axis(axis: Any, low: float, high: float) -> None:
-    """A logarithmic axis across from below `low` to above `high`, with three to seven ticks, every one numbered."""
+    """Make the x axis logarithmic, from below `low` to above `high`, with three to seven ticks, every one numbered."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     room = 0.06 * math.log10(high / low) or 0.1

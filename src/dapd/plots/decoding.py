@@ -23,7 +23,7 @@ BINS = 100
 MOST_PANELS = 12
 DASHES = ("-", "--", ":", "-.")
 WHEN = "decided at (% of passes)"
-"""What the colours say: how much of the decoding was done when the pass began that decided a token."""
+"""Label of the colours: how much of the decoding was done when the pass that decided a token began."""
 
 
 def trajectory(
@@ -107,7 +107,7 @@ def segments(
 
 
 def births(trace: Trace) -> Float[Tensor, " slots"]:
-    """How much of the decoding was done when the pass began that decided each slot; infinite where none did.
+    """The share of the decoding that was done when the pass that decided a slot began; infinite for undecided slots.
 
     The first pass begins at 0 and the last of four at 0.75, which is where a picture of progress shows its tokens.
     """
@@ -116,12 +116,12 @@ def births(trace: Trace) -> Float[Tensor, " slots"]:
 
 
 def unmasked(born: Float[Tensor, " slots"], points: Float[Tensor, " points"]) -> Float[Tensor, "points slots"]:
-    """When each slot was decided, at the points of progress from then on; nan before."""
+    """A row of `born` for each point of progress, with nan for the slots that are not decided at that point."""
     return torch.where(born[None] <= points[:, None], born[None], torch.nan)
 
 
 def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) -> Any:
-    """The slots across, progress down to `end`; colours reach to `until`, so that panels can share their scale."""
+    """Draw the slots across and progress down to `end`; colours reach to `until`, so that panels can share them."""
     for side in axis.spines.values():
         side.set_visible(True)
         side.set_color("#bbbbbb")
@@ -139,7 +139,7 @@ def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) 
 
 
 def by_decoder(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
-    """The traces of each decoder under each of its settings, by its name and what sets it apart from others."""
+    """The traces of each decoder and setting, keyed by its name and the settings in which it differs from others."""
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
         groups.setdefault(repr(settings(trace)), []).append(trace)
@@ -147,7 +147,7 @@ def by_decoder(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
 
 
 def looks(groups: Sequence[Sequence[Trace]]) -> Iterator[dict[str, Any]]:
-    """The look of each group's line: the colour of its decoder, with other dashes for every further setting of it."""
+    """The look of each group's line: its decoder's colour, with other dashes for each further setting of it."""
     families = [family(group[0]) for group in groups]
     for place, name in enumerate(families):
         yield {**style(name), "linestyle": DASHES[families[:place].count(name) % len(DASHES)]}
@@ -171,7 +171,7 @@ def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
 
 
 def _band(axis: Any, x: Tensor, values: Float[Tensor, "samples points"], name: str, look: Mapping[str, Any]) -> None:
-    """The mean and the middle 80% of the samples."""
+    """Draw the mean of the samples as a line, and their middle 80% as a band."""
     n = len(values)
     now_and_then = max(1, len(x) // 8)
     marks = {"markersize": 4.5, "markevery": (now_and_then, now_and_then)}
@@ -182,7 +182,7 @@ def _band(axis: Any, x: Tensor, values: Float[Tensor, "samples points"], name: s
 
 
 def _questions(axis: Any, group: Sequence[Trace]) -> None:
-    """Lines where numbered answers begin, on average: [1], [2], ..."""
+    """Draw lines at the mean places where the numbered answers [1], [2], ... begin."""
     starts: dict[str, list[int]] = {}
     for trace in group:
         where = {position: place for place, position in enumerate(trace.slots)}

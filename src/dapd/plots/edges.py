@@ -1,4 +1,4 @@
-"""How edge scores are distributed while a model decodes step by step: what tau_min is chosen by."""
+"""How edge scores are distributed while a model decodes step by step, which is what the choice of tau_min rests on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scores:
 
     counts: Float[Tensor, "stages bins"]
     below: dict[float, int]
-    """Scores under each tau that was asked for."""
+    """Number of scores below each tau that was asked for."""
 
     @property
     def n(self) -> int:

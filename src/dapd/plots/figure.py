@@ -1,7 +1,8 @@
-"""What all figures share: one look, files whose bytes do not depend on the day, and a caller's figures left in peace.
+"""The common parts of all figures: one look, files whose bytes do not depend on the date, and no effect on a caller's
+own figures.
 
 Figures are drawn without pyplot and in a context: neither the settings nor the backend of the process change. A caller
-who has axes already hands them over, and gets the panels drawn there, in the caller's own look.
+who already has axes hands them over, and gets the panels drawn there, in the caller's own look.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ LOOK = {
     "figure.constrained_layout.h_pad": 0.09,
 }
 WIDE = 7.0
-"""Inches: the width of a page's text."""
+"""Width of a page's text, in inches."""
 LARGEST = 40.0
-"""Inches: a larger figure is a slip of the hand."""
+"""Largest width or height of a figure, in inches; a larger one can only be a typing error."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a caller may say about a figure, whatever it shows."""
+    """The options that a caller has for any figure."""
 
     size: tuple[float, float] | None = None
-    """Width and height in inches; None: as the figure's content asks for."""
+    """Width and height in inches; None: a size that suits the content."""
     title: str | None = None
     """A heading over the whole figure."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Other words for those that the figure would show: a decoder's name, an axis, a panel's title."""
+    """Words of the figure -> words to show instead, for a decoder's name, an axis or a panel's title."""
 
     def __post_init__(self) -> None:
         if self.size is not None and not all(0 < inches <= LARGEST for inches in self.size):
@@ -70,12 +71,12 @@ AS_IT_COMES = Layout()
 
 @dataclass(frozen=True)
 class Grid:
-    """How the panels of a figure lie."""
+    """The arrangement of a figure's panels."""
 
     panels: int
     columns: int
     size: tuple[float, float]
-    """Inches."""
+    """Width and height of the figure, in inches."""
     sharex: bool = False
     sharey: bool = False
 
@@ -91,16 +92,16 @@ class Sheet:
     axes: list[Any]
     grid: Grid
     own: bool
-    """Whether the figure is ours; on a caller's we keep to the panels."""
+    """Whether the figure is ours; a caller's gets labels on every panel and its legend in the first one."""
     entries: dict[str, Any] = field(default_factory=dict)
-    """The legend so far: what stands for each name. It is drawn last, when the names are final."""
+    """The legend so far: name -> the line or mark that it names. It is drawn last, when the names are final."""
 
     @property
     def figure(self) -> Any:
         return self.axes[0].figure
 
     def legend(self, *axes: Any) -> None:
-        """One legend of all that the panels name: below the panels of our figures, in the first panel of a caller's."""
+        """Collect all names in one legend: below the panels of our figures, in the first panel of a caller's."""
         for axis in axes or self.axes:
             handles, names = axis.get_legend_handles_labels()
             self.entries.update(zip(names, handles, strict=True))
@@ -108,13 +109,13 @@ class Sheet:
             self.axes[0].legend(self.entries.values(), self.entries.keys())
 
     def bar(self, image: Any, label: str, place: str = "right") -> None:
-        """The scale of the panels' colours, in percent."""
+        """Draw the scale of the panels' colours, in percent."""
         bar = self.figure.colorbar(image, ax=self.axes, aspect=30, pad=0.02, location=place)
         bar.set_label(label)
         bar.outline.set_visible(False)
 
     def outer_labels(self, across: str, down: str) -> None:
-        """Labels at the outer panels only; at all of a caller's, who may have put them anywhere."""
+        """Label the outer panels only; on a caller's figure label every panel, because they may be anywhere."""
         for number, axis in enumerate(self.axes):
             if self.own and self.grid.sharex | self.grid.sharey:
                 axis.label_outer()
@@ -125,7 +126,7 @@ class Sheet:
                 axis.set_ylabel(down)
 
     def finish(self, layout: Layout) -> None:
-        """The caller's words, the heading, and the legend in as many columns as the figure is wide enough for."""
+        """Apply the caller's words; draw the heading, and the legend in as many columns as fit, at most four."""
         names = self._say(layout.labels)
         if layout.title:
             self.figure.suptitle(plain(layout.title))
@@ -138,7 +139,7 @@ class Sheet:
             legend.remove()
 
     def _say(self, labels: Mapping[str, str]) -> list[str]:
-        """Put the caller's words in the place of ours, all at once and only whole ones; the legend's names."""
+        """Replace whole words of ours by the caller's, all at once, and give the names of the legend."""
         words = {plain(old): plain(new) for old, new in labels.items()}
         texts = [text for axis in self.figure.axes for text in _texts_of(axis)]
         shown = [*(text.get_text() for text in texts), *self.entries]
@@ -160,7 +161,7 @@ def _texts_of(axis: Any) -> list[Any]:
 
 
 def _whole(name: str) -> str:
-    """A pattern for a name that is no part of a longer one: dapd is none of dapd-direct."""
+    """A pattern that matches a name except inside of a longer one: dapd is not found in dapd-direct."""
     return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
@@ -201,23 +202,23 @@ def sheet(
 
 
 def plain(text: str) -> str:
-    """A text as it stands: dollar signs of a name begin no formula."""
+    """Escape the dollar signs of a text, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
 def check_suffix(path: Path) -> None:
-    """Before anything costly is computed."""
+    """Refuse a file that no figure can be written to, before anything costly is computed."""
     if path.suffix.lower() not in SUFFIXES:
         raise DapdError(f"{path.name}: figures are written as .png, .svg or .pdf")
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure without the date."""
+    """Write a figure, without the date in its metadata, so that equal figures are equal files."""
     check_suffix(path)
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a box stands for it in the figure
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the figure shows a box instead
             figure.savefig(path, dpi=200, metadata=dates.get(path.suffix.lower()))
     except OSError as error:
         raise DapdError(f"cannot write the figure to {path}: {error.strerror or error}") from None

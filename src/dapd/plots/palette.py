@@ -10,7 +10,7 @@ from dapd.settings import describe
 from dapd.strategies import PRESETS
 from dapd.trace import Trace
 
-# Okabe and Ito's palette, which colour-blind eyes can tell apart; DAPD gets the two strongest.
+# Okabe and Ito's palette, which colour-blind readers can tell apart; DAPD gets the two strongest colours.
 COLOURS = {
     "dapd-staged": "#D55E00",
     "dapd-direct": "#CC79A7",
@@ -29,10 +29,10 @@ COLOURS = {
 OWN = (
     "#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#CCB54A", "#CC6677", "#882255", "#AA4499", "#661100",
 )  # fmt: skip
-"""Colours that the names of other decoders are spread over: Tol's muted ones, the sand a little darker."""
+"""Colours for all other decoders, chosen by their names: Tol's muted ones, the sand a little darker."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p", "d")
 STEPS = "viridis_r"
-"""By step: light is early, as in the paper; even in lightness."""
+"""Colour map of the steps: light is early, as in the paper, and lightness changes evenly."""
 
 
 def style(family: str) -> dict[str, Any]:
@@ -42,14 +42,14 @@ def style(family: str) -> dict[str, Any]:
 
 
 def colour(family: str) -> str:
-    """A decoder's colour; one of a user's own gets it from its name, so that it is the same in every figure."""
+    """A decoder's colour. A user's own decoder gets it from its name, so that it is the same in every figure."""
     if family in COLOURS:
         return COLOURS[family]
     return OWN[crc32(family.encode()) % len(OWN)]
 
 
 def family(trace: Trace) -> str:
-    """The preset that a trace was made with, whatever its knobs; the class's name where it is none of ours."""
+    """The preset that a trace was made with, whatever its fields; the class's name where no preset fits."""
     said = trace.about.get("strategy")
     if not isinstance(said, Mapping) or "name" not in said:
         return "unknown decoder"
@@ -59,14 +59,15 @@ def family(trace: Trace) -> str:
 
 
 def _likeness(preset: Mapping[str, Any], said: Mapping[str, Any]) -> int:
-    """How many settings agree; what makes a decoder another one (its class, shortcut, order) must."""
+    """Number of settings that agree; -1 where class, shortcut or order differ, which make another decoder."""
     if any(preset.get(key) != said.get(key) for key in ("name", "shortcut", "order")):
         return -1
     return sum(said.get(key) == value for key, value in preset.items())
 
 
 def labels(traces: Sequence[Trace]) -> list[str]:
-    """A name for each trace: the family, with what is set in one and otherwise in another of it, or else a number."""
+    """A name for each trace: its family, up to three settings in which traces of this family differ, and a number where
+    the name would still occur twice."""
     families = [family(trace) for trace in traces]
     out = []
     for trace, name in zip(traces, families, strict=True):
@@ -83,7 +84,7 @@ def labels(traces: Sequence[Trace]) -> list[str]:
 
 
 def settings(trace: Trace) -> dict[str, Any]:
-    """What a trace was made with: the model, the decoder's fields and the loop's, without the seed."""
+    """The settings of a trace: the model, the decoder's fields and the loop's options, without seed and sampling."""
     options = trace.about.get("options")
     loop = {k: v for k, v in options.items() if k not in ("seed", "sampling")} if isinstance(options, Mapping) else {}
     strategy = trace.about.get("strategy")

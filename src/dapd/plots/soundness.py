@@ -1,7 +1,7 @@
-"""Whether a trace is one: what a page or a figure computes with, checked before it does.
+"""Checks of traces before a page or a figure is computed from them.
 
-A file of traces may have been edited, cut together or written by another program; what is wrong with it is said here,
-by its trace and step, and not by whatever line of a drawing stumbles over it.
+A file of traces may have been edited, cut together or written by another program. What is wrong is reported here, with
+its trace and step, and not by whichever line of the drawing code fails on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dapd.trace import Record, Trace
 
 
 def check_traces(traces: Sequence[Trace]) -> None:
-    """Refuse traces that are empty or of another form."""
+    """Refuse traces that are empty or malformed."""
     for number, trace in enumerate(traces, 1):
         _check_head(trace, f"trace {number}")
         if not trace.steps:
@@ -80,7 +80,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_id(value: Any) -> bool:
-    """Whole, and no larger than a page's own numbers can be. A negative one stands for a token that nobody knows."""
+    """Whether a value is a whole number that JavaScript holds exactly. A negative one stands for an unknown token."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
 
 
@@ -93,7 +93,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_confidence(value: Any) -> bool:
-    """What a strategy calls confidence is a probability, or at least a number that is not negative."""
+    """Whether a value is a number that is not negative: strategies call more than probabilities a confidence."""
     return _is_number(value) and value >= 0
 
 
@@ -102,7 +102,8 @@ def _is_held(position: Any, confidence: Any) -> bool:
 
 
 def _is_likely(one: Any) -> bool:
-    """A token, its log-probability and its text; what is ruled out has the log of nothing."""
+    """Whether a value is a token, its log-probability and its text; the log-probability of a token that was ruled out
+    is minus infinity."""
     if not isinstance(one, list) or len(one) != 3:
         return False
     return _is_id(one[0]) and (_is_number(one[1]) or one[1] == -math.inf) and _is_text(one[2])

@@ -14,7 +14,7 @@ from dapd.plots.palette import STEPS, labels
 from dapd.trace import Trace
 
 COLUMNS = 104
-"""How many characters a line of the picture holds."""
+"""Characters per line of the picture."""
 POINTS = (0.25, 0.5, 0.75, 1.0)
 LINE = 0.135
 """Height of a line, in inches."""
@@ -40,7 +40,7 @@ def states(
     layout: Layout = AS_IT_COMES,
     axes: Sequence[Any] | None = None,
 ) -> None:
-    """A panel for each quarter of the passes, trace by trace: what is decided by then, and boxes for the rest."""
+    """A panel for each quarter of the passes, trace by trace: tokens where they are decided, and boxes for the rest."""
     check(traces, path, 1.0)
     if len(traces) > MOST_TRACES:
         raise DapdError(f"{len(traces)} texts cannot be read in one figure; give at most {MOST_TRACES} (--row picks)")
@@ -64,7 +64,7 @@ def states(
 
 
 def placed(trace: Trace) -> Iterator[Token]:
-    """The tokens on a grid, broken at line ends and at the margin; the end's filling is left out."""
+    """The tokens on a grid of characters, broken at line ends and at the margin, without the EOS tokens at the end."""
     said = {
         position: (text, token)
         for record in trace.steps
@@ -103,7 +103,7 @@ def _panel(axis: Any, trace: Trace, tokens: Sequence[Token], passes: int) -> Non
 
 
 def _scale() -> Any:
-    """From progress in percent to a colour."""
+    """The map from progress in percent to colours."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 

@@ -33,11 +33,11 @@ DECODERS: dict[str, dict[str, Any]] = {
     "DAPD Direct": style("dapd-direct"),
     "step by step": style("original"),
 }
-"""How the toy's decoders look, in the order in which they are drawn."""
+"""The look of the toy's decoders, in the order in which they are drawn."""
 
 
 def report_figures(report: Report, folder: Path) -> list[Path]:
-    """scores.png and validity.png; none where matplotlib is missing, because a report is whole without them."""
+    """Draw scores.png and validity.png; none where matplotlib is missing, because a report is whole without them."""
     if not has_matplotlib():
         return []
     paths = [folder / "scores.png", folder / "validity.png"]
@@ -47,7 +47,8 @@ def report_figures(report: Report, folder: Path) -> list[Path]:
 
 
 def toy(source: Path | None, path: Path, layout: Layout = AS_IT_COMES) -> None:
-    """From results (.json or its folder): what a threshold finds, AUC by step. From a run: the scores themselves."""
+    """Draw a toy report's results (a .json file or its folder): the pairs above a threshold, and AUC by step. Or draw
+    the scores of a run; None: the run that ships."""
     check_suffix(path)
     results = source / "results.json" if source is not None and source.is_dir() else source
     if results is not None and results.suffix == ".json" and (results.is_file() or source == results):
@@ -58,7 +59,7 @@ def toy(source: Path | None, path: Path, layout: Layout = AS_IT_COMES) -> None:
 
 
 def measures(report: dict[str, Any], path: Path, layout: Layout = AS_IT_COMES) -> None:
-    """Left: the share of pairs above a threshold. Right: AUC at each step beside the paper's."""
+    """Draw the share of pairs above a threshold on the left, and on the right AUC at each step beside the paper's."""
     with sheet(path, Grid(2, 2, (WIDE, 3.2)), layout=layout) as drawing:
         cuts, steps = drawing.axes
         try:
@@ -102,7 +103,7 @@ def _by_step(axis: Any, mean: list[float], spread: list[float]) -> None:
 
 
 def distributions(paths: Paths, path: Path, layout: Layout = AS_IT_COMES) -> None:
-    """Histograms of the scores of edges and non-edges: raw, and divided by the row's largest."""
+    """Draw histograms of the scores of edges and non-edges: raw, and divided by the row's largest."""
     with sheet(path, Grid(4, 2, (WIDE, 4.6)), layout=layout) as drawing:
         rows = (drawing.axes[:2], drawing.axes[2:])
         for row, selection in zip(rows, LAYERS, strict=True):
@@ -122,8 +123,8 @@ def distributions(paths: Paths, path: Path, layout: Layout = AS_IT_COMES) -> Non
 
 
 def validity(decoders: Sequence[Decoded], path: Path) -> None:
-    """Valid samples against forward passes, a line for each decoder; DAPD's with the last two layers. Right: the top of
-    the left panel, where the safe settings lie."""
+    """Draw the share of valid samples against forward passes, a line for each decoder; DAPD's with the last two layers.
+    On the right is the top of the left panel, where the safe settings lie."""
     shown = [d for d in decoders if d.family in DECODERS and "all layers" not in d.setting]
     with sheet(path, Grid(2, 2, (WIDE, 3.9))) as drawing:
         whole, top = drawing.axes
@@ -139,7 +140,7 @@ def validity(decoders: Sequence[Decoded], path: Path) -> None:
 
 
 def _validity(axis: Any, decoders: Sequence[Decoded]) -> None:
-    """The decoders' settings as marks; a dotted line joins those of one decoder, words name the true graph's."""
+    """Draw the settings as marks: a dotted line joins those of one decoder, and words name the true graph's."""
     ordered = sorted(decoders, key=lambda d: (list(DECODERS).index(d.family), d.forwards))
     for family in DECODERS.keys() - {"step by step", "true graph"}:
         mine = [d for d in ordered if d.family == family]

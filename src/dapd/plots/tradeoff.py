@@ -1,4 +1,4 @@
-"""Score against forward passes, the Pareto fronts drawn."""
+"""Figures of score against forward passes, with Pareto fronts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def tradeoff(
     layout: Layout = AS_IT_COMES,
     axes: Sequence[Any] | None = None,
 ) -> None:
-    """A panel per task: each decoder with the 95% interval of its score, each family's Pareto front as a line, that of
-    all decoders as a shadow."""
+    """A panel per task: each decoder with the 95% interval of its score, each family's Pareto front as a line, and the
+    front of all decoders as a shadow."""
     if path is not None:
         check_suffix(path)
     if not rows:

@@ -1,4 +1,4 @@
-"""The viewer: traces as one page that plays them. Its front end lies in `static`, plain modules for any page."""
+"""The viewer: traces as one page that plays them. Its front end in `static` is plain modules for any page."""
 
 from dapd.viewer.compact import live
 from dapd.viewer.page import MODULES, head_of, read, render, shell, write_page

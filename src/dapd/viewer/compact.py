@@ -1,4 +1,5 @@
-"""A trace as the page embeds it: its records, with the edges and what was held back packed into bits and bytes."""
+"""A trace as the page embeds it: its records, with edges packed into bits and the confidences of positions that stayed
+masked into bytes."""
 
 from __future__ import annotations
 
@@ -10,21 +11,21 @@ from typing import Any
 from dapd.trace import Record, Trace
 
 ALL_EDGES = 200_000
-"""Bytes up to which a trace keeps its whole graphs; beyond, only the edges that lead to a chosen position."""
+"""Size in bytes up to which a trace keeps its whole graphs; beyond it, only edges to committed positions are kept."""
 NOT_SEEN = 255
 LIKELIEST = 6
 """Tokens that the page keeps for a committed position, the committed one among them."""
 
 
 def compact(trace: Trace, all_edges: int = ALL_EDGES) -> dict[str, Any]:
-    """`head` and `records`, small: a graph of n nodes takes n * n bits at most, a held-back position a byte."""
+    """`head` and `records`, packed: a graph of n nodes takes at most n * n bits, a confidence one byte."""
     steps = list(_with_nodes(trace))
     whole = sum(len(nodes) ** 2 for record, nodes in steps if record.edges is not None) / 8 <= all_edges
     return {"head": head(trace), "records": [_record(record, nodes, whole) for record, nodes in steps]}
 
 
 def head(trace: Trace) -> dict[str, Any]:
-    """All that a trace says but its records."""
+    """All fields of a trace except its records."""
     return {key: value for key, value in vars(trace).items() if key != "steps" and value is not None}
 
 
@@ -56,7 +57,7 @@ def _record(record: Record, nodes: list[int], whole: bool) -> dict[str, Any]:
 
 
 def _all(record: Record, nodes: list[int]) -> str:
-    """Bit i * n + j: j keeps i out, nodes in order."""
+    """All edges, packed: bit i * n + j is set where committing node j keeps node i out; nodes are numbered in order."""
     place = {position: i for i, position in enumerate(nodes)}
     return _pack(
         (place[i] * len(nodes) + place[j] for i, j in record.edges or [] if i in place and j in place),
@@ -65,7 +66,7 @@ def _all(record: Record, nodes: list[int]) -> str:
 
 
 def _chosen(record: Record, nodes: list[int]) -> str:
-    """Bit c * n + i: the c-th committed position keeps node i out."""
+    """Edges to committed positions, packed: bit c * n + i is set where the c-th committed position keeps node i out."""
     place = {position: i for i, position in enumerate(nodes)}
     column = {position: c for c, position in enumerate(record.positions)}
     size = len(nodes)
@@ -81,7 +82,7 @@ def _pack(bits: Iterator[int], count: int) -> str:
 
 
 def _held(record: Record, nodes: list[int]) -> str:
-    """A byte for each position that stays masked, in order: its confidence in 254ths."""
+    """A byte for each position that stays masked, in order: its confidence in 254ths, or `NOT_SEEN`."""
     decided = {*record.positions, *record.tail}
     told = {int(position): confidence for position, confidence in record.held or []}
     left = [position for position in nodes if position not in decided]

@@ -1,4 +1,4 @@
-"""The page: front end and traces in one HTML file that asks nothing of the network."""
+"""The page: front end and traces in one HTML file that loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
 
 
 def shell(title: str, content: str) -> str:
-    """The page around what it is to show, which is JSON that may stand in it (see `embedded`)."""
+    """The page around `content`, which must be safe inside of a script element, as JSON from `embedded` is."""
     script, css = bundle() + BOOT, read("viewer.css")
     # Nothing is fetched, and no script runs but this one, whatever stands in the text.
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(css)}'; base-uri 'none'"
@@ -75,13 +75,13 @@ def shell(title: str, content: str) -> str:
 
 
 def embedded(content: Any) -> str:
-    """JSON that cannot end the element it stands in: whatever the text says, no tag begins."""
+    """Content as JSON that cannot end the element around it: `<` and `>` are escaped, so that no text begins a tag."""
     text = json.dumps(content, separators=(",", ":"), default=str, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def spoken(value: Any) -> Any:
-    """A value of a trace's `about` as a browser reads it: JSON has no word for numbers that are none or infinite."""
+    """A value of a trace's `about` as a browser reads it: JSON has no nan and no infinity, so words stand for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "not a number" if math.isnan(value) else f"{'-' * (value < 0)}infinite"
     if isinstance(value, dict):
@@ -90,7 +90,7 @@ def spoken(value: Any) -> Any:
 
 
 def bundle() -> str:
-    """The modules as one: their imports and exports fall away, because their names do not clash."""
+    """The modules as one script. Their imports and exports are removed, which is possible because no names clash."""
     parts = [re.sub(r"^import .*?;\n", "", read(f"{name}.js"), flags=re.M) for name in MODULES]
     return "".join(re.sub(r"^export (?=class|const|function)", "", part, flags=re.M) for part in parts)
 
@@ -105,7 +105,7 @@ def _labelled(trace: Trace, label: str) -> dict[str, Any]:
 
 
 def head_of(trace: Trace, label: str) -> dict[str, Any]:
-    """What the page must know of a decoding before its first record."""
+    """The part of a trace that the page needs before its first record."""
     about = spoken(trace.about)
     if about.get("prompt") is not None:
         about["prompt"] = str(about["prompt"])

@@ -14,9 +14,9 @@ from dapd.viewer.page import write_page
 
 
 def write_report(folder: Path, traces: Sequence[Trace], title: str | None = None, suffix: str = ".png") -> list[Path]:
-    """Write decoding.html, and trajectory, heatmap and segments as figures; gives what was written.
+    """Write decoding.html, and trajectory, heatmap and segments as figures; give the paths of all of them.
 
-    Without matplotlib there are no figures and the page is all.
+    Without matplotlib only the page is written.
     """
     make_folder(folder)
     page = folder / "decoding.html"

@@ -16,8 +16,8 @@ Edge = tuple[int, int]
 """Two positions of an answer, the smaller one first."""
 
 PIECE = r"\[[0-9]\]| ?[A-Za-z]+| ?[0-9]|\n(?: {4})+|\n\n|\n| ?(?:[=!<>+*]=|\*\*)| ?[^\sA-Za-z0-9]"
-"""How text falls into tokens: words, single digits and signs, each with the space before it. One token each are `[1]`,
-a newline with the indentation behind it, and the longer signs of Python."""
+"""Regular expression for the tokens of a text: words, single digits and signs, each with the space before it. A label
+such as `[1]`, a newline with the indentation after it, and the longer operators of Python are one token each."""
 
 _PIECE = re.compile(PIECE)
 
@@ -44,7 +44,7 @@ class Example:
     prompt: str
     answer: str
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What the scorer needs to know; plain values."""
+    """Facts about the prompt that the scorer needs, as plain values."""
 
 
 class Task(ABC):
@@ -55,20 +55,20 @@ class Task(ABC):
     @property
     @abstractmethod
     def scored(self) -> str:
-        """What the score says, in a line."""
+        """The meaning of the score, in one line."""
 
     @property
     @abstractmethod
     def graph(self) -> str | None:
-        """What the true edges are, in a line; None where the graph is not known."""
+        """The meaning of the true edges, in one line; None where the graph is not known."""
 
     @property
     @abstractmethod
     def room(self) -> int:
-        """Tokens that any answer and its end fit into: the length to decode."""
+        """Number of new tokens to decode, into which any answer and its end token fit."""
 
     def canvas(self, example: Example) -> int:
-        """Tokens that an answer to this very prompt and its end fit into; `room` is the largest of them."""
+        """Number of new tokens into which any answer to this prompt and its end token fit; never more than `room`."""
         return self.room
 
     @abstractmethod
@@ -83,7 +83,8 @@ class Task(ABC):
         """Texts that together hold every word of the prompts and answers."""
 
     def edges(self, example: Example, tokens: Sequence[str]) -> set[Edge] | None:
-        """Pairs of answer tokens that one choice moves together or one constraint names; None: not known."""
+        """Pairs of answer positions that depend on each other, because one choice changes both or one constraint ties
+        them; None: not known."""
         return None
 
     def examples(self, n: int, seed: int = 0, split: Split = Split.TEST) -> list[Example]:

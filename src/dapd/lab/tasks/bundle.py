@@ -13,7 +13,7 @@ from dapd.lab.tasks.base import Task
 
 @dataclass(frozen=True)
 class Bundle(Task):
-    """`fewest` to `most` questions in every prompt; the tasks differ in the questions and in the answers."""
+    """A task with `fewest` to `most` questions in every prompt. Subclasses define the questions and the answers."""
 
     name: str
     fewest: int
@@ -28,12 +28,12 @@ class Bundle(Task):
 
 
 def numbered(lines: Iterable[str]) -> str:
-    """The lines, each behind its number."""
+    """The lines as one text, each after its number in brackets."""
     return "\n".join(f"[{number}] {line}" for number, line in enumerate(lines, 1))
 
 
 def parts(text: str, n_questions: int) -> Sequence[str]:
-    """What stands behind `[1] `, `[2] `, ...; empty for an answer that is not there or is out of place."""
+    """The answers after `[1] `, `[2] `, ..., in order; an empty one where an answer is missing or out of place."""
     lines = text.split("\n")
     answers = [""] * n_questions
     for place, line in enumerate(lines[:n_questions]):

@@ -1,4 +1,4 @@
-"""What the lab knows of the world: relations with one right answer for every subject, of one word or of several."""
+"""The facts that the model is trained on: relations with one right answer, of one or more words, per subject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Relation:
     """A kind of fact: how it is named, how people ask for it, and what is true."""
 
     phrase: str
-    """What is asked for, as part of a sentence; `{x}` is the subject."""
+    """A noun phrase for the thing asked for; `{x}` is the subject."""
     asks: tuple[str, ...]
     """Ways to ask; the first one is always good English, whatever the subject."""
     known: dict[str, str]
@@ -22,7 +22,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """`subject/answer` on lines or separated by semicolons."""
+    """Parse `subject/answer` pairs, which are separated by line ends or semicolons."""
     entries = [entry.strip() for line in text.strip().splitlines() for entry in line.split(";")]
     pairs = [entry.split("/") for entry in entries if entry]
     return {subject.strip(): answer.strip() for subject, answer in pairs}

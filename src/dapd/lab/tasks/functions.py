@@ -32,7 +32,7 @@ VERBS = {
     "any": ("any", "has"),
     "all": ("all", "only"),
 }
-"""Kind of function -> the first words of its name."""
+"""Kind of function -> words that its name may begin with."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Test:
     """A condition on a number: its words in the prompt, its forms in Python, its meaning."""
 
     many: str
-    """`they are ...`."""
+    """The condition in words, as in `those that are ...`."""
     one: str
-    """`it is ...`."""
+    """The condition in words, as in `the first one that is ...`."""
     yes: tuple[str, ...]
     """Expressions that are true for such a number; `{v}` is the variable."""
     no: tuple[str, ...]
@@ -66,7 +66,7 @@ SHAPES = {
         lambda n, k: n % k == 0,
     ),
 }
-"""Conditions on what divides a number."""
+"""Conditions on the divisors of a number."""
 
 SIZES = {
     "above": Test(
@@ -78,7 +78,7 @@ SIZES = {
     "positive": Test("positive", "positive", ("{v} > 0", "0 < {v}"), ("{v} <= 0", "not {v} > 0"), lambda n, k: n > 0),
     "negative": Test("negative", "negative", ("{v} < 0", "0 > {v}"), ("{v} >= 0", "not {v} < 0"), lambda n, k: n < 0),
 }
-"""Conditions on how large a number is. A function may ask for one of each."""
+"""Conditions on the size of a number. A function may combine one of these with one of `SHAPES`."""
 
 TESTS = {**SHAPES, **SIZES}
 
@@ -88,7 +88,7 @@ Condition = tuple[str, int]
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of a number: its words in the prompt, its forms in Python, its meaning."""
+    """A change that is made to every number: its words in the prompt, its forms in Python, its meaning."""
 
     words: str
     forms: tuple[str, ...]
@@ -106,21 +106,21 @@ CHANGES = {
 COMMENTS = ("# Go through all numbers.", "# Take the numbers one by one.", "# Look at one number after the other.")
 
 GIVEN = ([], list(range(-12, 31)), list(range(30, -13, -1)), *([n] for n in range(-6, 26)))
-"""What the functions are called with: nothing, many numbers in both orders, and single ones around every constant."""
+"""Arguments of the test calls: an empty list, many numbers in both orders, single numbers around every constant."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a function is to do."""
+    """The specification of a function."""
 
     kind: str
-    """One of `VERBS`."""
+    """A key of `VERBS`."""
     verb: str
-    """The first word of its name."""
+    """The first word of the function's name."""
     conditions: tuple[Condition, ...]
-    """What the numbers have to meet; none: all numbers count."""
+    """The conditions that a number must meet to count; empty: all numbers count."""
     change: str = "same"
-    """One of `CHANGES`."""
+    """A key of `CHANGES`: the change that is made to every number that counts."""
     by: int = 0
     """The constant of the change."""
 
@@ -148,7 +148,7 @@ class Wanted:
         return f"Write a Python function {self.name} that takes a list of numbers and returns {returns}."
 
     def result(self, numbers: Sequence[int]) -> object:
-        """What the function returns."""
+        """The right return value of the function for `numbers`."""
         held = [all(TESTS[name].holds(n, k) for name, k in self.conditions) for n in numbers]
         change = CHANGES[self.change]
         picked = [change.does(n, self.by) for n, yes in zip(numbers, held, strict=True) if yes]
@@ -163,7 +163,7 @@ class Wanted:
         return results[self.kind]
 
     def check(self, name: str) -> str:
-        """Python that fails unless the function of that name returns what it should, of the right type."""
+        """Python code that fails unless the function called `name` returns the right values, of the right type."""
         pairs = [(numbers, self.result(numbers)) for numbers in GIVEN]
         return (
             f"for given, wanted in {pairs!r}:\n"
@@ -173,7 +173,7 @@ class Wanted:
 
 
 def draw_wanted(rng: random.Random) -> Wanted:
-    """Something to ask for; only sums and lists change their numbers, and only they may take all of them."""
+    """Draw a specification. Only sums and lists change their numbers, and only they may go without a condition."""
     kind = rng.choice(tuple(VERBS))
     verb = rng.choice(VERBS[kind])
     shape = (rng.choice(tuple(SHAPES)), rng.randint(3, 9))
@@ -189,7 +189,7 @@ def draw_wanted(rng: random.Random) -> Wanted:
 
 
 class Writer:
-    """Writes one function; every choice is drawn."""
+    """Writes one function that meets a specification; every choice of form and of names is drawn."""
 
     def __init__(self, wanted: Wanted, rng: random.Random) -> None:
         self.wanted = wanted
@@ -200,11 +200,11 @@ class Writer:
         self.change = self.pick(CHANGES[wanted.change].forms).format(v=self.item, k=wanted.by)
 
     def pick(self, options: Sequence[str]) -> str:
-        """One of the options; the first ones are commoner."""
+        """One of the options, drawn so that earlier ones are more likely."""
         return self.rng.choices(options, [1 / rank for rank in range(1, len(options) + 1)])[0]
 
     def test(self, *, negated: bool = False) -> str:
-        """The conditions as one expression, or their opposite."""
+        """The conditions as one expression, or its negation."""
         tests = [(TESTS[name], k) for name, k in self.wanted.conditions]
         forms = [self.pick(own.no if negated else own.yes).format(v=self.item, k=k) for own, k in tests]
         return (" or " if negated else " and ").join(forms)
@@ -223,11 +223,11 @@ class Writer:
         return "\n".join([f"def {self.wanted.name}({self.data}):", *(f"    {line}" for line in (*comment, *body))])
 
     def each(self) -> str:
-        """The inside of a comprehension."""
+        """The `for` and `if` of a comprehension."""
         return f"for {self.item} in {self.data}" + (f" if {self.test()}" if self.wanted.conditions else "")
 
     def gather(self) -> list[str]:
-        """Sums, counts and lists: a comprehension, with a name for it or without, or a loop."""
+        """The body of a sum, count or list: a comprehension, with or without a variable for it, or a loop."""
         kind = self.wanted.kind
         form = self.rng.random()
         if form < 0.3:
@@ -266,7 +266,8 @@ class Writer:
         return [head, f"    if {self.test()}:", f"        {grow}"]
 
     def first(self) -> list[str]:
-        """The first number of a kind: an early return, or a list of all and its first one."""
+        """The body that returns the first number to meet the conditions: an early return, `next`, or the first entry of
+        a list of all of them."""
         form = self.rng.random()
         if form < 0.3:
             return [f"{self.part} = [{self.item} {self.each()}]", f"return {self.part}[0] if {self.part} else None"]
@@ -276,7 +277,7 @@ class Writer:
         return [*head, "return None"]
 
     def decide(self) -> list[str]:
-        """Whether any or all numbers are of a kind: an early return, or Python's own word for it."""
+        """The body that tells whether any or all numbers meet the conditions: an early return, or `any` or `all`."""
         kind = self.wanted.kind
         if self.rng.random() < 0.4:
             return [f"return {kind}({self.test()} for {self.item} in {self.data})"]

@@ -1,8 +1,8 @@
 """Small probabilistic grammars of finite texts. Whatever can be drawn from a grammar is accepted by it, and nothing
 else is: generator and scorer of a task are one object and cannot disagree.
 
-A node is a text, a `Choice` between nodes, or a `Chain` of nodes one after the other. Spaces belong to the texts: an
-optional sentence brings the space before or behind it along.
+A node is a text, a `Choice` between nodes, or a `Chain` of nodes one after the other. Spaces are part of the texts: an
+optional sentence includes the space before or after it.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ Node: TypeAlias = "str | Choice | Chain"
 
 
 def chain(*parts: Node) -> Chain:
-    """The parts one after the other."""
+    """A chain of the parts, in this order."""
     return Chain(parts)
 
 
 def weighed(options: Sequence[Node], weights: Sequence[float]) -> Choice:
-    """One of the options, drawn by their weights; what has no weight is no option and is not accepted either."""
+    """A choice between the options, drawn in proportion to their weights. Options of weight 0 are left out, so that
+    they are not accepted either."""
     total = sum(weights)
     kept = [(option, weight / total) for option, weight in zip(options, weights, strict=True) if weight > 0]
     return Choice(tuple(option for option, _ in kept), tuple(accumulate(share for _, share in kept)))
 
 
 def falling(*options: Node) -> Choice:
-    """One of the options, drawn with weights 1, 1/2, 1/3, ...: some wordings are common, others rare."""
+    """A choice between the options, drawn with weights 1, 1/2, 1/3, ...: some wordings are common, others rare."""
     return weighed(options, [1 / rank for rank in range(1, len(options) + 1)])
 
 
 def even(*options: Node) -> Choice:
-    """One of the options, all equally likely."""
+    """A choice between the options, all equally likely."""
     return weighed(options, [1.0] * len(options))
 
 
 def maybe(probability: float, node: Node) -> Choice:
-    """The node, or nothing."""
+    """The node with this probability, and otherwise nothing."""
     return weighed((node, ""), (probability, 1 - probability))
 
 
@@ -74,14 +75,14 @@ def any_order(parts: Sequence[Node], between: str) -> Choice:
 
 
 def draw(node: Node, rng: random.Random) -> str:
-    """A text of the grammar."""
+    """A random text of the grammar."""
     drawn: list[str] = []
     _draw(node, rng, drawn)
     return "".join(drawn)
 
 
 def _draw(node: Node, rng: random.Random, drawn: list[str]) -> None:
-    """Append the texts of one way through the grammar."""
+    """Append the texts along one random path through the grammar to `drawn`."""
     while isinstance(node, Choice):
         # The last sum may lie a rounding error below 1.
         node = node.options[min(bisect(node.upto, rng.random()), len(node.options) - 1)]
@@ -98,7 +99,7 @@ def accepts(node: Node, text: str) -> bool:
 
 
 def _ends(node: Node, text: str, starts: set[int]) -> set[int]:
-    """Where a text of the node can end that begins at one of `starts`."""
+    """The indices in `text` at which a text of the node can end if it begins at one of `starts`."""
     if isinstance(node, str):
         return {start + len(node) for start in starts if text.startswith(node, start)}
     if isinstance(node, Choice):
@@ -120,7 +121,7 @@ def leaves(node: Node) -> Iterator[str]:
 
 
 def longest(node: Node) -> int:
-    """Tokens of the longest text."""
+    """Number of tokens in the longest text of the grammar."""
     if isinstance(node, str):
         return len(pieces(node))
     if isinstance(node, Choice):

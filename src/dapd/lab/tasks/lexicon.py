@@ -22,7 +22,7 @@ NAMES = _words(
 )
 
 THINGS = _words("apples books coins cards eggs pens shells stamps stones tickets candles buttons")
-"""What people of the word problems own."""
+"""Things that people own in the word problems."""
 
 NOUNS = _pairs(
     """artist/artists baker/bakers child/children doctor/doctors driver/drivers elephant/elephants
@@ -47,7 +47,7 @@ class Kind:
 
     plural: str
     pronoun: str
-    """Of one alone."""
+    """Pronoun for one character of this kind; that for several is `they`."""
 
 
 CHARACTERS = {
@@ -59,7 +59,7 @@ CHARACTERS = {
     }.items()
     for noun, plural in _pairs(kinds).items()
 }
-"""Whom the scenes are about: noun -> its plural and its pronoun."""
+"""The characters of the scenes: noun -> its plural and its pronoun."""
 
 # A word that begins with a vowel letter takes "an": words whose sound says otherwise (honest, useful) stay out.
 ADJECTIVES = _words(

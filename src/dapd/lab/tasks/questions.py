@@ -54,7 +54,7 @@ SIGNS = {"plus": 1, "minus": -1}
 
 
 def endings(answer: str) -> Choice:
-    """Ways to say the answer once more, and the commonest of all: not to."""
+    """Ways to repeat the answer at the end. The most common one is not to repeat it."""
     return falling(
         "",
         f" So the answer is {answer}.",
@@ -86,7 +86,7 @@ class Question(ABC):
     @property
     @abstractmethod
     def result(self) -> str:
-        """What the answer comes to."""
+        """The fact or number that every right answer states."""
 
     @abstractmethod
     def reasoning(self) -> Node:
@@ -123,7 +123,7 @@ class Fact(Question):
 
     @property
     def phrase(self) -> str:
-        """What is asked for: `the capital of France`."""
+        """The thing asked for, such as `the capital of France`."""
         return RELATIONS[self.relation].phrase.format(x=self.subject)
 
     def reasoning(self) -> Node:
@@ -157,7 +157,7 @@ class Fact(Question):
 
 
 COUNTRY = ("capital", "continent", "currency", "language")
-"""Relations of countries: whoever is asked for one may mention another one."""
+"""Relations of countries: an answer about one of them may mention another one as an aside."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Sum(Reckoning):
         return weighed((self._steps(tens, ones), self._steps(ones, tens), bare), (0.58, 0.36, 0.06))
 
     def _steps(self, first: int, second: int) -> Node:
-        """The sum in two steps, in one of two orders: b is taken apart into tens and ones."""
+        """The sum in two steps: `b` is split into tens and ones, and `first` is added or subtracted before `second`."""
         a = self.a
         w = self.word
         b = self.b
@@ -213,7 +213,7 @@ class Sum(Reckoning):
 
     @classmethod
     def draw(cls, rng: random.Random) -> Sum:
-        # Tens and ones of b are never zero, and what stands between the two steps has two digits.
+        # Tens and ones of b are never zero, and the result of the first step has two digits.
         b = 10 * rng.randint(1, 7) + rng.randint(1, 9)
         if rng.random() < 0.5:
             return cls(rng.randint(10, 99 - b), "plus", b)
@@ -359,7 +359,7 @@ class Larger(Reckoning):
 
 @dataclass(frozen=True)
 class Next(Reckoning):
-    """The next number of a row with even steps."""
+    """The next number of a sequence that grows by equal steps."""
 
     start: int
     step: int
@@ -397,11 +397,11 @@ class Next(Reckoning):
 KINDS: dict[str, type[Question]] = {kind.__name__: kind for kind in (Fact, Sum, Product, Units, Larger, Next)}
 
 SHARES = (0.52, 0.16, 0.08, 0.08, 0.08, 0.08)
-"""How often each of the kinds is asked."""
+"""Probability of each of `KINDS`, in the same order."""
 
 
 def draw_question(rng: random.Random) -> Question:
-    """Half facts, half numbers."""
+    """Draw a question: about half of them are facts, the others are about numbers."""
     return rng.choices(tuple(KINDS.values()), SHARES)[0].draw(rng)
 
 
@@ -411,7 +411,7 @@ def to_plain(question: Question) -> list[Any]:
 
 
 def from_plain(values: list[Any]) -> Question:
-    """The question of some plain values."""
+    """The question that `to_plain` turned into these values."""
     return KINDS[values[0]](*values[1:])
 
 

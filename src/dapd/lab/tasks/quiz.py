@@ -24,7 +24,8 @@ LONGEST_CANVAS = 256
 
 
 def canvas_for(n_questions: int) -> int:
-    """A canvas of which a third stays empty on average: where the text ends is open."""
+    """Length of the canvas in tokens. A third of it stays empty on average, so that the place where the text ends is
+    not known in advance."""
     return min(LONGEST_CANVAS, 32 * (n_questions + 1))
 
 
@@ -50,7 +51,7 @@ class Quiz(Bundle):
         questions = [draw_question(rng) for _ in range(rng.randint(self.fewest, self.most))]
         asked = numbered(rng.choice(question.asks) for question in questions)
         answer = numbered(draw(answers(question), rng) for question in questions)
-        # Several long answers may be too long for the canvas; all of them are then drawn anew.
+        # Several long answers may be too long for the canvas; all of them are then drawn again.
         while len(pieces(answer)) >= canvas_for(len(questions)):
             answer = numbered(draw(answers(question), rng) for question in questions)
         prompt = f"{ASK if len(questions) > 1 else ASK_ONE}\n{asked}"
@@ -60,7 +61,7 @@ class Quiz(Bundle):
         questions = [from_plain(values) for values in example.meta["questions"]]
         told = parts(text, len(questions))
         right = [accepts(answers(question), part) for question, part in zip(questions, told, strict=True)]
-        # Whatever follows the last answer spoils it.
+        # Further lines after the last answer make that answer wrong.
         if text.count("\n") >= len(questions):
             right[-1] = False
         return sum(right) / len(right)

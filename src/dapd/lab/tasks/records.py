@@ -1,4 +1,4 @@
-"""`record`: a sentence as a JSON object. The keys may stand in any order, which moves everything else."""
+"""`record`: a sentence as a JSON object. The keys may come in any order, which changes the place of everything else."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ KINDS = (
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Values:
-    """An object from its pairs; a key that stands twice is an error."""
+    """Build an object from its pairs; a repeated key is an error."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a key stands twice")

@@ -21,7 +21,7 @@ def room_for(lm: DiffusionLM, prompt: object) -> int:
 
 
 def is_of_the_lab(lm: DiffusionLM) -> bool:
-    """Whether a model reads the lab's closed vocabulary, whatever it is called: the one that ships, or one's own."""
+    """Whether a model has the lab's closed vocabulary, as the shipped model and any other model of the lab do."""
     return lm.has_tokenizer and isinstance(lm.tokenizer, WordTokenizer)
 
 
@@ -31,7 +31,8 @@ SAMPLE = 50
 
 @dataclass(frozen=True)
 class Frame:
-    """What all prompts of a task begin and end with; word problems begin with any name, and all end alike."""
+    """The text that all prompts of a task begin with, and the text that they all end with. The first is empty for word
+    problems, which begin with a name."""
 
     head: str
     tail: str
@@ -54,7 +55,7 @@ def room(prompt: str) -> int | None:
 
 
 def _shared(texts: Sequence[str]) -> str:
-    """What all texts begin with: in alphabetical order, what the first and the last of them begin with."""
+    """The longest common beginning of all texts, which is that of the first and the last in alphabetical order."""
     pairs = zip(min(texts), max(texts), strict=False)
     return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -65,5 +66,5 @@ def _frames() -> dict[Task, Frame]:
 
 
 def _asking(task: Task, n_questions: int) -> Task:
-    """The task with that number of questions in a prompt, where it may have as many."""
+    """The task with that number of questions in a prompt if it allows that number, otherwise the task unchanged."""
     return task.of(n_questions) if isinstance(task, Bundle) and task.fewest <= n_questions <= task.most else task

@@ -21,7 +21,7 @@ ASK = "Write a short text about"
 OPENERS = ("One day, ", "Once, ", "Long ago, ", "In the morning, ")
 LINKS = ("Then ", "Later ", "After that, ", "At night, ")
 RESTS = ("sleep", "laugh", "smile", "dance", "sing", "wait")
-"""Verbs without an object; one alone adds -s."""
+"""Verbs without an object, in the plural form; for a single character an -s is added."""
 WHERE = ("near", "behind", "beside")
 HOW = ("gladly", "quietly", "often", "slowly", "again")
 FRIENDS = ("", " They become friends.", " In the end, they are friends.", " From then on, they are good friends.")
@@ -30,11 +30,11 @@ OBJECTS = {"he": "him", "she": "her", "it": "it", "they": "them"}
 
 @dataclass(frozen=True)
 class Character:
-    """One or two of a kind."""
+    """One character, or two of a kind."""
 
     noun: str
     adjective: str
-    """Empty: none."""
+    """The adjective when the character first appears; empty: none."""
     plural: bool
 
     @property
@@ -43,7 +43,7 @@ class Character:
 
     @property
     def first(self) -> str:
-        """How it is named when it first appears."""
+        """How the character is named when it first appears."""
         words = f"{self.adjective} {self.bare}".strip()
         if self.plural:
             return f"two {words}"
@@ -56,7 +56,7 @@ class Character:
 
 DEED = {plural: even(*(verb if plural else third for verb, third in VERBS.items())) for plural in (False, True)}
 REST = {plural: even(*(verb if plural else f"{verb}s" for verb in RESTS)) for plural in (False, True)}
-"""What one alone (False) or several do."""
+"""The verbs without an object for a single character (False) and for two (True); `DEED` has those with an object."""
 PLACE = chain(" ", even(*WHERE), " the ", even(*PLACES))
 ADVERB = even(*(f" {adverb}" for adverb in HOW))
 
@@ -64,7 +64,7 @@ ADVERB = even(*(f" {adverb}" for adverb in HOW))
 def texts(pair: Sequence[Character]) -> Node:
     """All texts about two characters: who meets whom, one to three sentences more, perhaps how it ends."""
     sentences = {(subject, last): _sentence(pair, subject, last) for subject in (0, 1) for last in (0, 1)}
-    # What may follow, by who was the subject of the sentence before; it grows from the end of the text backwards.
+    # The rest of the text for either subject of the sentence before; it is built from the end of the text backwards.
     follows: list[Node] = ["", ""]
     for chance in (0.55, 0.55, 1.0):
         follows = [
@@ -85,7 +85,7 @@ def _meeting(who: Character, whom: Character) -> Node:
 
 
 def _sentence(pair: Sequence[Character], subject: int, last: int) -> Node:
-    """A sentence: a subject, a verb that agrees with it, an object or a place; `last` was the subject before."""
+    """A subject, a verb that agrees with it, an object or a place; `last` is the subject of the sentence before."""
     who = pair[subject]
     whom = pair[1 - subject]
     names = (who.pronoun, f"the {who.bare}") if subject == last else (f"the {who.bare}",)

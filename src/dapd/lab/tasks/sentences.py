@@ -1,4 +1,5 @@
-"""Words to a sentence: a small grammar with agreement (dog barks, dogs bark; a king, an uncle) and its acceptor."""
+"""`sentence`: a sentence with given words, from a small grammar with agreement (dog barks, dogs bark; a king, an
+uncle), and its acceptor."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Parsed:
 
 
 def noun_phrase(words: list[str], start: int) -> Parsed | None:
-    """Determiner, at most one adjective, noun."""
+    """Parse a determiner, at most one adjective and a noun from index `start` on; None where there are none."""
     if start >= len(words):
         return None
     determiner, at = words[start], start + 1

@@ -1,7 +1,7 @@
-"""`story`: word problems. Someone owns things, gets some and loses some; the answer reckons in its own words.
+"""`story`: word problems. Someone owns things, gets some and loses some; the answer does the sums in free wording.
 
-Which words the answer has is a free choice, but its numbers are a chain of sums: what comes out of one step is what the
-next one begins with. A decoder that takes both for the same kind of uncertainty gets the numbers wrong.
+The words of the answer are a free choice, but its numbers are a chain of sums: every step begins with the result of the
+one before. A decoder that takes both for the same kind of uncertainty gets the numbers wrong.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ GAINS = ("buys {n} more", "finds {n} more", "gets {n} from {b}", "wins {n} more"
 LOSSES = ("loses {n}", "sells {n}", "gives {n} to {b}", "throws {n} away")
 
 LOWEST = 2
-"""There are never fewer things than this: one of them would need other grammar."""
+"""Smallest number of things at any time: a single one would need other grammar."""
 
 TOP = 99
-"""There are never more."""
+"""Largest number of things at any time."""
 
 LARGEST = 9
-"""The most that is gained or lost at once: every step is one addition of a digit."""
+"""Largest number that is gained or lost at once, so that every step adds or subtracts a single digit."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Event:
 
     before: int
     word: str
-    """plus or minus."""
+    """`plus` or `minus`."""
     n: int
     after: int
     told: str
@@ -79,7 +79,7 @@ class Plot:
         return chain(beginning, *steps, end)
 
     def _step(self, event: Event) -> Node:
-        """What is said of one event."""
+        """All right sentences about one event."""
         before = event.before
         word = event.word
         n = event.n

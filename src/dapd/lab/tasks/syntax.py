@@ -1,8 +1,8 @@
-"""Which Python the `code` task runs at all, and the form in which it runs it.
+"""The Python that the `code` task agrees to run, and the form in which it runs it.
 
-Anything but the few constructs of the generator is refused before a process is started: imports, attributes, calls of
-anything but a handful of built-in functions, loops over anything but the argument. What is left cannot reach out of its
-process, and ends.
+Anything but the few constructs of the generator is refused before a process is started: imports, attributes other than
+`append`, calls of anything but a handful of built-in functions, loops over anything but the argument. The programs that
+remain cannot reach out of their process, and they end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CALLS = ("sum", "len", "any", "all", "next")
 """Built-in functions that may be called."""
 
 LARGEST = 99
-"""No constant may be larger."""
+"""Largest absolute value of a constant."""
 
 NODES = (
     ast.arguments, ast.arg, ast.Assign, ast.AugAssign, ast.For, ast.If, ast.Return, ast.Continue, ast.Expr,
@@ -27,7 +27,7 @@ NODES = (
 
 
 def normal_form(text: str, name: str) -> str | None:
-    """The program with its function called `f` and its variables numbered; None: it is not run.
+    """The program with its function called `f` and its variables numbered; None for a program that is refused.
 
     Programs that differ in names alone have one normal form, so that they are run once.
     """
@@ -63,7 +63,7 @@ def _allowed(tree: ast.Module, name: str) -> bool:
 
 
 def _only_argument(function: ast.FunctionDef) -> str | None:
-    """The name of a function's argument; None where it does not have exactly one, or one with more than a name."""
+    """The name of a function's argument; None unless there is exactly one, without annotation or default."""
     own = function.args
     if own.posonlyargs or own.kwonlyargs or own.vararg or own.kwarg or own.defaults or len(own.args) != 1:
         return None
@@ -71,7 +71,7 @@ def _only_argument(function: ast.FunctionDef) -> str | None:
 
 
 def _fits(node: ast.AST, argument: str) -> bool:
-    """The rules for single nodes."""
+    """Whether a node keeps the rules for nodes of its kind."""
     match node:
         case ast.Constant(value=value):
             small = isinstance(value, int) and abs(value) <= LARGEST
@@ -84,7 +84,7 @@ def _fits(node: ast.AST, argument: str) -> bool:
             named = isinstance(func, ast.Name) and func.id in CALLS
             return (named or isinstance(func, ast.Attribute)) and not keywords and len(args) in (1, 2)
         case ast.For(target=target, iter=source, orelse=orelse):
-            # A loop over a list that grows in it would not end.
+            # A loop over a list to which its body appends would not end.
             return (
                 isinstance(target, ast.Name) and isinstance(source, ast.Name) and source.id == argument and not orelse
             )

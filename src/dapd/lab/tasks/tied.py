@@ -1,9 +1,9 @@
-"""`tied`: a ladder of dependency. The same questions and wordings, with answers that share one style as strongly as the
-prompt says: not at all, mostly, or entirely.
+"""`tied`: a ladder of dependency. The questions and wordings stay the same, and the answers share one style as strongly
+as the prompt says: not at all, mostly, or entirely.
 
 All styles of one question have the same number of tokens and no word in common where they differ. So the place of every
-token follows from the prompt, and which tokens depend on each other is known exactly: the control for `quiz`, where it
-is not.
+token follows from the prompt, and it is known exactly which tokens depend on each other. This is the control for
+`quiz`, where neither is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TIES = {
     0.5: "Answer each question in mostly one style.",
     1.0: "Answer each question in one style.",
 }
-"""Tie strength -> how the prompt says it: each answer takes the shared style with that probability, else its own."""
+"""Strength of the tie -> the sentence of the prompt that says it. Each answer takes the shared style with that
+probability, and otherwise a style of its own."""
 
 CONCLUSION = "Therefore, the answer is {y}."
 
@@ -84,7 +85,7 @@ def tell(question: Question, style: int) -> str:
 
 
 def _steps(question: Question) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The two steps of a reckoning, each as what is reckoned and what comes out."""
+    """The two steps of a calculation, each as its expression and its result."""
     y = question.result
     if isinstance(question, Product):
         product = question.a * question.b

@@ -1,4 +1,4 @@
-// The pass at hand in the page's address, so that a link leads to it: #pass=12.
+// Keeps the shown pass in the page's address, so that a link can lead to it: #pass=12.
 
 const REST = 250; // milliseconds; browsers refuse addresses that change too often
 

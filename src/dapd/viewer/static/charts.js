@@ -3,7 +3,7 @@
 import { stepColour } from "./colour.js";
 import { el } from "./dom.js";
 
-export const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]]; // of the lines, lane by lane
+export const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]]; // dashes of the lines, lane by lane
 const EDGE = { left: 34, right: 10, top: 8, bottom: 20 };
 
 /** A round distance between marks so that about `most` of them fit. */
@@ -21,13 +21,13 @@ function even(top) {
 
 const STEEP = 8; // how many times the middle value the largest must be for a logarithmic scale
 
-/** Whether one value would flatten all others. */
+/** Whether the largest value would flatten all others on an even scale. */
 function isSteep(values) {
   const ordered = [...values].sort((a, b) => a - b);
   return ordered.length > 1 && ordered.at(-1) > STEEP * Math.max(1, ordered[ordered.length >> 1]);
 }
 
-/** The marks of a logarithmic axis: 0, 1, 10, 100, ... and the largest value, where it stands clear of the others. */
+/** The marks of a logarithmic axis: 0, 1, 10, 100, ... and the largest value, where it is clear of the others. */
 function powers(top) {
   const marks = [0];
   for (let value = 1; value <= top; value *= 10) marks.push(value);
@@ -71,7 +71,7 @@ class Chart {
     return this.height - EDGE.bottom - share * (this.height - EDGE.top - EDGE.bottom);
   }
 
-  /** How far up the axis a value stands; the logarithm is that of 1 more, so that nothing stays at 0. */
+  /** The height of a value as a share of the axis; the logarithm is that of 1 more, so that 0 is at the bottom. */
   share(value, top) {
     return this.steep ? Math.log1p(value) / Math.log1p(top) : value / top;
   }

@@ -10,14 +10,14 @@ export class Clock extends EventTarget {
     this.due = 0;
   }
 
-  /** The clock runs to the slowest trace's end. */
+  /** Let the clock run up to pass `last`: its end is that of the slowest trace. */
   extend(last) {
     if (last <= this.last) return;
     this.last = last;
     this.#tell("extend");
   }
 
-  /** Back to where nothing has happened yet. */
+  /** Go back to the state before any trace. */
   reset() {
     this.pause();
     this.pass = this.last = 0;
@@ -56,7 +56,7 @@ export class Clock extends EventTarget {
     if (!this.playing) return;
     const interval = 1000 / this.rate;
     if (now >= this.due) {
-      // A slow frame skips passes rather than slowing the clock; a tab that slept does not race.
+      // A slow frame skips passes rather than slowing the clock; a tab that was in the background does not race.
       const passes = Math.min(this.rate, 1 + Math.floor((now - this.due) / interval));
       this.due = Math.max(now, this.due + passes * interval);
       this.seek(this.pass + passes);

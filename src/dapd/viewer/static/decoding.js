@@ -18,10 +18,10 @@ export class Decoding {
     this.about = head.about ?? {};
     this.label = head.label ?? this.about.strategy?.name ?? "decoder";
     this.colour = head.colour ?? "#888888";
-    this.twin = 0; // how many lanes before it have its colour
+    this.twin = 0; // number of earlier lanes with the same colour
     this.eosId = head.eos_id;
     this.slots = head.slots;
-    this.isOpenEnded = head.open_ended !== false; // else EOS is a token like any other
+    this.isOpenEnded = head.open_ended !== false; // if not, EOS is a token like any other
     this.start = !this.isOpenEnded ? 0 : Math.min(head.start ?? 0, head.slots[0] ?? 0);
     this.length = head.canvas.length;
     this.given = head.texts ?? null;
@@ -42,7 +42,7 @@ export class Decoding {
     this.edgesLeftOut = false;
   }
 
-  /** The colour of its lines, which no other lane has in the same dashes. */
+  /** The colour of this decoding's lines, which no other lane has with the same dashes. */
   get ink() {
     return lineColour(this.colour, this.twin);
   }
@@ -79,7 +79,7 @@ export class Decoding {
     this.edgesLeftOut ||= record.edges?.chosen != null;
   }
 
-  /** Tokens of the text so far. What an early stop fills in behind the end of the text earns nothing. */
+  /** Tokens of the text so far. EOS that an early stop fills in is not counted. */
   #written() {
     const ends = this.isOpenEnded ? [...this.isEnd].filter((position) => position >= this.region) : [];
     this.end = Math.min(this.end, ...ends);
@@ -101,7 +101,7 @@ export class Decoding {
     return this.slots.filter((position) => !(this.born.get(position) < pass));
   }
 
-  /** The dependency graph that a pass decided on, or null: nodes, chosen, has(i, j) "a taken j keeps i out". */
+  /** The dependency graph that a pass decided on, or null: nodes, chosen, has(i, j): committing j keeps i out. */
   graph(pass) {
     const record = this.records[pass - 1];
     if (!record || record.edges == null) return null;
@@ -158,7 +158,7 @@ export class Decoding {
   }
 
   #blocks(position) {
-    // Direct commits what is certain outside of the graph: such positions keep nobody out.
+    // DAPD-Direct commits certain positions without the graph: they keep no others out.
     const { shortcut, certain } = this.about.strategy ?? {};
     return shortcut !== "direct" || this.confidence.get(position) < certain;
   }

@@ -10,7 +10,7 @@ export function el(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Text as it can be seen: control characters as their pictures, nothing as a dot. */
+/** Text made visible: control characters as their pictures, an empty text as a dot. */
 export function visible(text) {
   if (text === "") return "·";
   // eslint-disable-next-line no-control-regex

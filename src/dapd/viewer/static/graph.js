@@ -1,11 +1,11 @@
-// The dependency graph of a pass, drawn over the text: links from what was held back to what was chosen.
+// The dependency graph of a pass, drawn over the text: links from positions that were held back to the chosen ones.
 
 import { prefersDark } from "./colour.js";
 import { el, plural } from "./dom.js";
 
 const MOST = 24; // links drawn at once; more of them would be a hairball
 
-/** Links with the shortest first. A trace does not say how strong an edge is. */
+/** Links, the shortest first, because a trace does not say how strong an edge is. */
 const sorted = (links) => links.sort(([a, b], [c, d]) => Math.abs(a - b) - Math.abs(c - d));
 
 export class GraphLayer {
@@ -17,7 +17,7 @@ export class GraphLayer {
     this.note = "";
   }
 
-  /** The places of the tokens are measured again before the next drawing. */
+  /** Have the places of the tokens measured again before the next drawing. */
   moved() {
     this.boxes = null;
   }

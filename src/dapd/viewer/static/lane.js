@@ -59,7 +59,7 @@ export class Lane {
     return this.decoding.about.prompt ?? null;
   }
 
-  /** Colours anew: the scale or the theme changed. */
+  /** Colour everything again, because the scale or the theme changed. */
   paint() {
     this.panel.paint(this.viewer.scale);
     this.swatch.style.background = this.bar.firstChild.style.background = this.decoding.ink;

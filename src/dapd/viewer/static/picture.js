@@ -1,4 +1,4 @@
-// The text of every lane as it stands, as a picture of its own: SVG, with what the page drew where it drew it.
+// The text of every lane as it stands, as an SVG picture with everything where the page drew it.
 
 import { DOUBTS, stepColour } from "./colour.js";
 
@@ -43,13 +43,13 @@ function words(box, text, style, at, more = {}) {
   }, text);
 }
 
-/** What makes a token as wide as its box, whatever fonts the picture is looked at with. */
+/** The attributes that make a token as wide as its box, whatever fonts the picture is viewed with. */
 function stretched(box, text, style) {
   const width = box.width - 2 * parseFloat(style.paddingLeft);
   return width > 0 && text.trim() ? { textLength: width.toFixed(1), lengthAdjust: "spacingAndGlyphs" } : {};
 }
 
-/** The underline of what the model was not sure of: dots, or waves where it was in doubt. */
+/** The underline of a token that the model was not sure of: dots, or waves where it was in doubt. */
 function underline(box, style, at) {
   const [x, y, width] = [at.x(box.left), at.y(box.bottom) - 4, Math.floor(box.width / 4) * 4];
   const isWavy = style.textDecorationStyle === "wavy";
@@ -83,7 +83,7 @@ function drawLane(lane, at, ink) {
   ];
 }
 
-/** What the colours mean. */
+/** Draw the legend of the colours and underlines. */
 function drawScale(last, left, top, ink) {
   const label = (x, text, y = top + 10) => shape("text", { x, y, fill: ink, "font-size": 12 }, text);
   const [[, waves], [, dots]] = DOUBTS;

@@ -22,7 +22,7 @@ export function dress(span, share, confidence, dark = prefersDark()) {
 }
 
 const UNBROKEN = 20; // characters; only a longer token may be broken into lines
-const GLUED = /^[\p{L}\p{N}\p{P}\p{M}]/u; // how a token begins that goes on with the word before it
+const GLUED = /^[\p{L}\p{N}\p{P}\p{M}]/u; // the beginning of a token that continues the word before it
 const UNSPACED = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
 
 export class TextPanel {
@@ -46,7 +46,7 @@ export class TextPanel {
     }
   }
 
-  /** Put into the masks what they will hold. */
+  /** Put into the masks the tokens that they will hold. */
   foretell(positions) {
     for (const position of positions) {
       const span = this.spans.get(position);
@@ -66,7 +66,7 @@ export class TextPanel {
     }
   }
 
-  /** Colours on a scale of `scale` passes. */
+  /** Colour the tokens on a scale of `scale` passes. */
   paint(scale, positions = this.decoding.born.keys()) {
     const dark = prefersDark();
     for (const position of positions) {

@@ -19,7 +19,7 @@ export class Viewer {
     this.loading = false;
     this.follow = true; // live: stay at the newest pass until the reader moves
     this.scale = 1;
-    this.waiting = 0; // the frame that was asked for
+    this.waiting = 0; // id of the animation frame that was asked for; 0: none
     this.controls = new Controls(this);
     this.status = el("p", { class: "sr", role: "status", "aria-live": "polite" });
     this.lead = el("p", { class: "lead" });
@@ -45,7 +45,7 @@ export class Viewer {
     this.#follow(root);
   }
 
-  /** Begin anew: no lanes, the clock at its start. */
+  /** Start over, without lanes and with the clock at its start. */
   reset() {
     this.lanes.length = this.decodings.length = 0;
     this.row.replaceChildren();
@@ -54,7 +54,7 @@ export class Viewer {
     this.refresh();
   }
 
-  /** A new decoding: its lane takes the records. */
+  /** Add a lane for a new decoding; its records are added to the lane. */
   lane(head) {
     const lane = new Lane(this, head);
     lane.decoding.twin = this.decodings.filter(({ colour }) => colour === lane.decoding.colour).length;
@@ -66,7 +66,7 @@ export class Viewer {
     return lane;
   }
 
-  /** A lane has one more pass. Live, the picture follows; what is costly waits for the next frame. */
+  /** Take in that a lane has one more pass. Live, the picture follows; costly work waits for the next frame. */
   grew(lane, pass) {
     this.clock.extend(pass);
     if (this.loading) return;
@@ -97,7 +97,7 @@ export class Viewer {
     this.end();
   }
 
-  /** No pass comes any more: the colours reach from the first to the last. */
+  /** Take in that no further pass comes: the colours now reach from the first pass to the last. */
   end() {
     cancelAnimationFrame(this.waiting);
     this.waiting = 0;
@@ -106,7 +106,7 @@ export class Viewer {
     this.refresh();
   }
 
-  /** Everything anew. */
+  /** Draw everything again. */
   refresh() {
     const prompts = new Set(this.lanes.map((lane) => lane.prompt));
     this.facts.replaceChildren(
@@ -140,7 +140,7 @@ export class Viewer {
     this.show();
   }
 
-  /** For screen readers, once the reader has come to rest. */
+  /** Say a text to screen readers, once the reader has stopped moving. */
   say(text) {
     clearTimeout(this.saying);
     this.saying = setTimeout(() => (this.status.textContent = text), 400);
@@ -152,7 +152,7 @@ export class Viewer {
     this.legend.replaceChildren(...keys, this.#scale(), ...this.#looks());
   }
 
-  /** A lane's line as the curves draw it, colour and dashes. */
+  /** The legend's entry of a lane: its line in the colour and dashes of the curves. */
   #key(decoding, number) {
     const canvas = el("canvas", { class: "stroke", width: 56, height: 8, "aria-hidden": "true" });
     const context = canvas.getContext("2d");
