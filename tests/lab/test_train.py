@@ -202,6 +202,18 @@ def test_the_loss_is_the_cross_entropy_of_the_masks() -> None:
     assert isinstance(state.network.head, torch.nn.Linear)
 
 
+@pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16", "auto"])
+def test_products_have_the_precision_that_is_asked_for(tmp_path: Path, precision: str) -> None:
+    run = trainer(tmp_path, replace(TINY, precision=precision, tasks=("sudoku",)))
+    seen = []
+    layer = run.state.network.layers[0]
+    layer.o_proj.register_forward_hook(lambda module, args, output: seen.append((module.weight.dtype, output.dtype)))
+    run.step()
+    half = torch.bfloat16
+    weights = half if precision == "bfloat16" else torch.float32
+    assert set(seen) == {(weights, half if precision in ("autocast", "bfloat16") else weights)}
+
+
 def test_gradients_are_clipped_together() -> None:
     gradients = {"a": torch.full((4,), 3.0), "b": torch.full((3, 3), -2.0)}
     whole = torch.cat([g.flatten() for g in gradients.values()])

@@ -88,11 +88,11 @@ def cross_entropy(
     return logits.logsumexp(-1) - logits.gather(-1, target[:, None]).squeeze(-1)
 
 
-def losses(network: Transformer, noisy: Noisy, entropy: Entropy = cross_entropy) -> Float[Tensor, " m"]:
-    """The weighted cross entropy at every position to predict, in fp32; on a GPU the network computes in bf16."""
+def losses(
+    network: Transformer, noisy: Noisy, entropy: Entropy = cross_entropy, *, autocast: bool = False
+) -> Float[Tensor, " m"]:
+    """The weighted cross entropy at every position to predict, in fp32; with `autocast` products are taken in bf16."""
     everything = slice(0, noisy.tokens.shape[1])
-    kind = noisy.tokens.device.type
-    cast = kind == "cuda" and network.dtype == torch.float32
-    with torch.autocast(kind, torch.bfloat16, enabled=cast), _headless(network) as head:
+    with torch.autocast(noisy.tokens.device.type, torch.bfloat16, enabled=autocast), _headless(network) as head:
         hidden = network(noisy.tokens, everything, everything).logits.flatten(0, 1)
         return entropy(hidden.index_select(0, noisy.at), head.weight, noisy.target) * noisy.weight

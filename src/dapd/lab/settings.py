@@ -92,7 +92,7 @@ class TrainSettings:
     """Share of rows with a canvas as long as in decoding; the others get the shortest length that holds the answer."""
     precision: str = "auto"
     """`bfloat16`: the network computes in bf16, while the weights that are trained are kept in fp32 beside it;
-    `autocast` and `float32`: fp32, but on a GPU with bf16 products; `auto`: bfloat16 on a GPU, float32 elsewhere."""
+    `autocast`: fp32 with bf16 products; `float32`; `auto`: bfloat16 on a GPU, float32 elsewhere."""
     device: str = "auto"
     """`auto`: an accelerator where there is one."""
     compile: bool = True

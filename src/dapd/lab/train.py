@@ -196,11 +196,11 @@ def _most_masks(rows: Rows, size: int, full_masked: float) -> int:
     return min(size * length, 64 * math.ceil(expected * (1 + 2.6 / math.sqrt(size)) / 64))
 
 
-def backward(network: Transformer, batch: list[Noisy], entropy: Entropy) -> Tensor:
+def backward(network: Transformer, batch: list[Noisy], entropy: Entropy, autocast: bool) -> Tensor:
     """Accumulate the gradients of a batch and return its loss."""
     total = torch.zeros((), device=network.device)
     for noisy in batch:
-        loss = losses(network, noisy, entropy).sum()
+        loss = losses(network, noisy, entropy, autocast=autocast).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
@@ -209,13 +209,13 @@ def backward(network: Transformer, batch: list[Noisy], entropy: Entropy) -> Tens
 class Replay:
     """Forward and backward of a batch of fixed shapes as one CUDA graph."""
 
-    def __init__(self, network: Transformer, batch: list[Noisy], entropy: Entropy) -> None:
+    def __init__(self, network: Transformer, batch: list[Noisy], entropy: Entropy, autocast: bool) -> None:
         self.batch = [Noisy(*(tensor.clone() for tensor in vars(noisy).values())) for noisy in batch]
 
         def work() -> Tensor:
             # Gradients must be allocated inside the graph: a replay would otherwise add to those of the step before.
             network.zero_grad(set_to_none=True)
-            return backward(network, self.batch, entropy)
+            return backward(network, self.batch, entropy, autocast)
 
         self.replay = capture(work, warmups=3)
 
@@ -231,6 +231,7 @@ class Trainer:
 
     def __init__(self, settings: TrainSettings, folder: Path, report: Report, started: float) -> None:
         self.settings = settings
+        self.autocast = settings.precision == "autocast"
         self.folder = folder
         self.report = report
         self.started = started
@@ -294,7 +295,7 @@ class Trainer:
             layer.compile(dynamic=False)
         self.entropy = torch.compile(cross_entropy, dynamic=False)
         try:
-            backward(network, self._noisy(0), self.entropy)
+            backward(network, self._noisy(0), self.entropy, self.autocast)
         except Exception as error:  # any failure of the compiler: training is still possible, only slower
             for layer in layers:
                 layer._compiled_call_impl = None
@@ -305,7 +306,7 @@ class Trainer:
     def _capture(self) -> None:
         """Record forward and backward of a step as a CUDA graph; every step has the same shapes."""
         try:
-            self.replay = Replay(self.state.network, self._noisy(0), self.entropy)
+            self.replay = Replay(self.state.network, self._noisy(0), self.entropy, self.autocast)
             self.note(event="captured")
         except RuntimeError as error:
             self.note(event="not captured", reason=str(error)[:300])
@@ -371,7 +372,7 @@ class Trainer:
             total = self.replay(batch)
         else:
             state.network.zero_grad(set_to_none=True)
-            total = backward(state.network, batch, self.entropy)
+            total = backward(state.network, batch, self.entropy, self.autocast)
         gradients = state.gradients()
         clip(gradients, self.settings.clip)
         state.optimizer.step(gradients, rate_at(self.settings, state.step, self.progress))
@@ -391,7 +392,7 @@ class Trainer:
             full = self.settings.full_masked
             noisy = add_noise(rows, self.tokenizer.mask_id, full, generator, _most_masks(rows, len(rows), full))
             with torch.compiler.set_stance("force_eager"):  # these shapes are not worth compiling
-                loss = losses(self.state.network, noisy)
+                loss = losses(self.state.network, noisy, autocast=self.autocast)
             task = rows.task.long()
             length = rows.tokens.shape[1]
             per_row = torch.zeros(len(rows), device=loss.device).index_add_(0, noisy.at // length, loss.float())
