@@ -1,4 +1,4 @@
-"""The canvas: one text to fill, tokens that stand and masks among them or behind them."""
+"""The canvas: one text to fill, made of fixed tokens and of masks among or behind them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dapd.errors import DapdError
 
 @dataclass(frozen=True)
 class Canvas:
-    """A row of tokens with masks; `commit` gives a new one, nothing is changed in place. It lives on the host."""
+    """A row of tokens with masks, on the host. `commit` returns a new canvas; nothing is changed in place."""
 
     tokens: Int[Tensor, " length"]
     """Token ids, `mask_id` where nothing is decided yet."""
     slots: Bool[Tensor, " length"]
-    """Positions that were masked when the canvas was made: what decoding has to fill."""
+    """Positions that decoding has to fill: those that were masked when the canvas was made."""
     mask_id: int
     start: int
     """First position of the generation region: blocks are counted from here to `stop`."""
     n_new: int | None = None
-    """New tokens behind the prompt; None where the masks stand anywhere (infilling)."""
+    """Number of new tokens behind the prompt; None where the masks stand anywhere (infilling)."""
 
     @classmethod
     def blank(cls, prompt: Sequence[int], n_new: int, *, mask_id: int, closing: Sequence[int] = ()) -> Canvas:
-        """A prompt followed by `n_new` masks, and by what closes a text where the model was trained on closed texts.
+        """A prompt followed by `n_new` masks and by `closing`, the tokens that close a text in some models' training.
 
-        Masks inside the prompt are filled too, with the first block: whoever names the mask's id means it, and reads
-        them in the filled canvas. `DiffusionLM` takes prompts from people, in whose words a mask is a mistake that
-        would change the question, and lets none through.
+        Masks inside the prompt are filled too, with the first block: a caller who puts the mask's id into a prompt
+        wants that, and reads the result in the canvas. `DiffusionLM` refuses them: in a prompt that a person wrote, a
+        mask is a mistake that would change the question.
         """
         if n_new < 1:
             raise DapdError(f"max_new_tokens is {n_new}; it must be at least 1")
@@ -55,7 +55,7 @@ class Canvas:
 
     @property
     def stop(self) -> int:
-        """The position behind the generation region: what closes a text stands there."""
+        """The position behind the generation region, where the closing tokens begin if there are any."""
         return self.length if self.n_new is None else self.start + self.n_new
 
     @property

@@ -1,4 +1,4 @@
-"""What a user can get wrong, as exceptions that say what was wrong and what is allowed."""
+"""Exceptions for what a user can get wrong; each says what was wrong and what is allowed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class DapdError(ValueError):
-    """A mistake that the user can mend; the command line prints it without a traceback."""
+    """A mistake that the user can correct; the command line prints it without a traceback."""
 
 
 class StrategyContractError(DapdError):
@@ -28,5 +28,5 @@ def missing_extra(package: str, extra: str, purpose: str) -> DapdError:
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's exception says, on one line; its class where it says nothing."""
+    """The first line of another library's exception, or the name of its class if it has no message."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

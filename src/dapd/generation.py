@@ -40,13 +40,13 @@ DEFAULT_MODEL = "lab"
 DEFAULT_NEW_TOKENS = 256
 
 FORMS = 32
-"""Forms that a model keeps."""
+"""Number of built forms (regular expressions, JSON Schemas) that a model keeps for later calls."""
 
 MASK_MARK = re.compile(r"\[MASK(?:\*(\d+))?\]")
 
 
 class LoopFields(TypedDict, total=False):
-    """The fields of `Options` and `Sampling`, which may be given to `generate` and its kin directly."""
+    """The fields of `Options` and `Sampling`, which may be given to `generate` and its variants directly."""
 
     block_length: int | None
     n_blocks: int
@@ -71,7 +71,7 @@ class LoopFields(TypedDict, total=False):
 
 
 class Streamer(Protocol):
-    """What `transformers` calls a text diffusion streamer."""
+    """The interface that `transformers` calls a text diffusion streamer."""
 
     def put(self, value: Tensor) -> None: ...
     def put_draft(self, value: Tensor) -> None: ...
@@ -80,7 +80,7 @@ class Streamer(Protocol):
 
 @dataclass(frozen=True)
 class Completion:
-    """What came of one prompt."""
+    """The result for one prompt."""
 
     text: str
     """The generated text up to the end of the turn; for infilling the whole text."""
@@ -137,12 +137,12 @@ def load(
 ) -> DiffusionLM:
     """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
 
-    `mask_id` and `eot_id` name the mask and the end-of-turn token where a checkpoint does not, or names others. `fp8`
-    quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
+    `mask_id` and `eot_id` give the mask and the end-of-turn token where the checkpoint names none, or the wrong ones.
+    `fp8` quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
     `tensor_parallel` divides a model that is too large for one GPU among the processes that `torchrun` started; all of
-    them must then ask the same of it.
-    `lab:any-text` is the lab model reading any text, without the words that it does not know: what it says means
-    nothing then, but every command can be tried with it.
+    them must then make the same calls.
+    `lab:any-text` is the lab model with a tokenizer that leaves out the words it does not know: the answers then mean
+    nothing, but every command can be tried on any text.
     """
     if isinstance(dtype, str):
         raise DapdError(f"dtype is {dtype!r}; give one of torch's, such as torch.bfloat16")
@@ -331,7 +331,7 @@ class DiffusionLM:
         options: Options | None = None,
         **fields: Unpack[LoopFields],
     ) -> Iterator[Step]:
-        """The steps of `generate` one by one, for callers that want to look on or stop half-way."""
+        """The steps of `generate` one by one, for callers that want to watch or to stop half-way."""
         chosen = as_setting(strategy)
         options = chosen.with_blocks(with_fields(options or Options(), fields))
         canvas = self.canvas(prompt, max_new_tokens)
@@ -394,15 +394,17 @@ class DiffusionLM:
         return ids
 
     def form(self, regex: str | None = None, json_schema: Mapping[str, Any] | None = None) -> Constraint | None:
-        """The texts of a form, as a constraint for decoding; None where no form is asked for. The last ones are kept:
-        building one takes seconds."""
+        """A regular expression or a JSON Schema as a constraint for decoding; None if neither is given.
+
+        The last ones are kept, because building one takes seconds.
+        """
         if regex is None and json_schema is None:
             return None
         if regex is not None and not isinstance(regex, str):
             raise DapdError(f"regex is {regex!r}; it must be a text")
         from dapd.forms import build  # which needs numpy
 
-        key = json.dumps([regex, json_schema])  # the order of a schema's properties is that of the text
+        key = json.dumps([regex, json_schema])  # unsorted: a text has its properties in the schema's order
         with self._forms_lock:
             if key not in self._forms:
                 tokens = self.tokenizer.token_bytes()
@@ -413,7 +415,7 @@ class DiffusionLM:
             return self._forms[key]
 
     def recorder(self, canvas: Canvas, strategy: Selects, options: Options) -> Recorder:
-        """A recorder whose trace says how it was made."""
+        """A recorder for a row. Its trace names the model, the strategy, the options, the prompt and the device."""
         text = self._text if self.has_tokenizer else None
         prompt = canvas.tokens[: canvas.start].tolist() if canvas.n_new is not None else []
         about = {
@@ -439,10 +441,10 @@ class DiffusionLM:
         watchers: Sequence[Callable[[Step], None]] = (),
         constraint: Constraint | None = None,
     ) -> Iterator[tuple[int, Completion]]:
-        """The number of each canvas with its completion, as soon as there is one. See `canvas` and `template`.
+        """Decode canvases of `canvas` or `template`: yields the number of each with its completion once it is done.
 
-        At most `batch_size` canvases (None: all) share a forward pass. `watchers` are called after every pass of every
-        row.
+        At most `batch_size` canvases (None: all) share a forward pass. `watchers` are called with every step, one for
+        each row of each pass.
         """
         chosen = as_setting(strategy)
         options = chosen.with_blocks(options or Options())
@@ -458,9 +460,9 @@ class DiffusionLM:
         return self._completions(canvases, chosen.strategy, options, steps, watchers)
 
     def each(self, function: Callable[[DiffusionLM, T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
-        """What a function makes of this model and of each item, with the item's number, in any order.
+        """Call a function with this model and each item: yields the item's number and the result, in any order.
 
-        Here it is called item by item; a model that is spread over workers calls it there.
+        Here the calls are made one after another; a model that is spread over workers makes them in the workers.
         """
         return ((number, function(self, item)) for number, item in enumerate(items))
 
@@ -523,7 +525,7 @@ class DiffusionLM:
             )
 
     def _check_prompt(self, ids: list[int]) -> None:
-        """Refuse what no prompt may hold: a mask in it would be filled, and the question would be another one."""
+        """Refuse ids outside of the vocabulary, and masks, which would be filled and so change the question."""
         self._check_ids(ids)
         if self.network.profile.mask_id in ids:
             raise DapdError(
@@ -560,7 +562,7 @@ def _as_ids(prompt: object) -> list[int]:
 
 
 class _Feed:
-    """Shows a streamer the blocks as they are finished and the rest as a draft."""
+    """Shows a streamer every block when it is finished, and what follows it as a draft."""
 
     def __init__(self, streamer: Streamer, canvas: Canvas, options: Options) -> None:
         self.streamer = streamer
@@ -579,7 +581,7 @@ class _Feed:
             self.streamer.put_draft(tokens[self.shown : self.stop])
 
     def end(self, row: list[int]) -> None:
-        """Show what is left, which is all of it where everything was fixed beforehand."""
+        """Show the rest, which is the whole text if everything was fixed beforehand, and end the stream."""
         if self.shown < self.stop:
             self.streamer.put(torch.tensor(row[self.shown : self.stop]))
         self.streamer.end()

@@ -19,13 +19,13 @@ EdgeNorm = Literal["row_max", "none", "row_sum", "global_max"]
 Direction = Literal["candidate_row", "either", "both"]
 
 LARGE = 512
-"""Positions from which on a CPU's time goes into walking through n x n matrices, and other ways to do so pay off."""
+"""Number of positions from which a CPU spends its time on access to n x n matrices, so that other ways pay off."""
 
 CACHED = 1 << 18
-"""Scores that a CPU works on at once where it goes through them row by row."""
+"""Number of scores that `normalised_edges` works on at a time on a CPU, so that they stay in its cache."""
 
 TINY = 1e-8
-"""No normaliser is smaller: a node without any attention has no edges rather than a division by zero."""
+"""Lower bound of a normaliser: a node without any attention gets no edges instead of a division by zero."""
 
 
 def edge_scores(attention: Float[Tensor, "*b n n"], nodes: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b n n"]:
@@ -41,8 +41,7 @@ def edge_scores(attention: Float[Tensor, "*b n n"], nodes: Bool[Tensor, "*b n"])
 
 
 def _transposed(matrices: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n n"]:
-    """A copy of each matrix, transposed one by one: torch walks through two dimensions in tiles, through more it does
-    not."""
+    """Transposed copies of the matrices, made one by one: torch works in tiles on one matrix, but not on a batch."""
     n = matrices.shape[-1]
     out = torch.empty_like(matrices, memory_format=torch.contiguous_format)
     for target, source in zip(out.view(-1, n, n), matrices.reshape(-1, n, n), strict=True):
@@ -56,13 +55,13 @@ def degrees(scores: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b n"]:
 
 
 def normalise(scores: Float[Tensor, "*b n n"], norm: EdgeNorm) -> Float[Tensor, "*b n n"]:
-    """Scores on a scale that tau can be compared with. By row, the result is not symmetric."""
+    """Scores on the scale that tau is compared with. Normalised by row they are no longer symmetric."""
     scale = _scale(scores, norm)
     return scores if scale is None else scores / scale
 
 
 def _scale(scores: Float[Tensor, "*b n n"], norm: EdgeNorm) -> Float[Tensor, "*b _ 1"] | None:
-    """What scores are divided by: one number for each row, or for all of them; None: nothing."""
+    """The divisor of the scores: one number for each row, or one for all rows; None: they are not divided."""
     match norm:
         case "none":
             return None
@@ -78,7 +77,7 @@ def _scale(scores: Float[Tensor, "*b n n"], norm: EdgeNorm) -> Float[Tensor, "*b
 def edges_above(
     scores: Float[Tensor, "*b n n"], tau: Float[Tensor, "*b"], direction: Direction = "candidate_row"
 ) -> Bool[Tensor, "*b n n"]:
-    """Where a score exceeds tau: edges[i, j] says that a taken j keeps candidate i out."""
+    """The edges, where a score exceeds tau: edges[i, j] means that a taken j keeps candidate i out."""
     return _directed(scores > tau[..., None, None], direction)
 
 
@@ -119,7 +118,7 @@ def by_priority(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) ->
 
 
 def ranks(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
-    """Place of each position in that order."""
+    """Place of each position in the order of `by_priority`, from 0."""
     order = by_priority(priority, nodes)
     return torch.empty_like(order).scatter_(
         -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
@@ -129,13 +128,12 @@ def ranks(priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]) -> Int[T
 def independent_set(
     edges: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
 ) -> Bool[Tensor, "*b n"]:
-    """The set that a greedy scan takes: node i, in order of priority, unless a taken j has edges[i, j].
+    """The set that a greedy scan takes: each node i in order of priority, unless edges[i, j] holds for a taken j.
 
-    By parallel rounds (Blelloch, Fineman and Shun, 2012): a node all of whose higher-ranked blockers are decided is
-    itself decided, so each round settles every such node at once. Always equal to the scan, for directed edges
-    too; the number of rounds is the longest chain of blockers that wait for each other, a handful in practice. On a
-    GPU one kernel runs all rounds. On a CPU a round over a large graph costs more than the whole scan, which looks at
-    each row once.
+    It is found in parallel rounds (Blelloch, Fineman and Shun, 2012): each round decides every node whose higher-ranked
+    blockers are all decided. The result always equals that of the scan, for directed edges too; the number of rounds is
+    the longest chain of blockers that wait for each other, a handful in practice. On a GPU one kernel runs all rounds.
+    On a CPU a large graph is scanned: one round over it costs more than the whole scan, which reads each row once.
     """
     n = nodes.shape[-1]
     if nodes.numel() and kernels.usable(nodes):
@@ -152,7 +150,7 @@ def independent_set(
 def by_rounds(
     edges: Bool[Tensor, "*b n n"], priority: Float[Tensor, "*b n"], nodes: Bool[Tensor, "*b n"]
 ) -> Bool[Tensor, "*b n"]:
-    """The greedy set, everything that can be decided at once."""
+    """The greedy set in parallel rounds, each of which decides every node that can be decided."""
     rank = ranks(priority, nodes)
     earlier = rank.unsqueeze(-2) < rank.unsqueeze(-1)
     blockers = edges & earlier & nodes.unsqueeze(-2)
@@ -173,8 +171,8 @@ def by_scan(
 ) -> Bool[Tensor, "*b n"]:
     """The greedy set, node by node, on a CPU.
 
-    A row of the graph is a whole number of n bytes, and so is the set: whether a node has an edge to a taken one is one
-    `and` of the two.
+    A row of the graph is read as one integer of n bytes, and so is the set of taken nodes: a single `and` of the two
+    tells whether a node has an edge to a taken one.
     """
     n = nodes.shape[-1]
     orders = by_priority(priority, nodes).reshape(-1, n).tolist()

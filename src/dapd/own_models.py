@@ -48,7 +48,7 @@ def load_named(
 
 
 def as_model(name: str, thing: Any) -> DiffusionLM:
-    """What a function of the user's own gave, as a model; what it lacks is said in a line."""
+    """The model that a function of the user's own returned; if it is none, the error names what it lacks."""
     if isinstance(thing, DiffusionLM):
         return thing
     network, tokenizer = thing if isinstance(thing, tuple) and len(thing) == 2 else (thing, None)
@@ -73,7 +73,7 @@ def _is_of_transformers(network: object) -> bool:
 
 
 def _as_tokenizer(name: str, tokenizer: Any, profile: Profile) -> Tokenizer | None:
-    """The tokenizer; one of `transformers` is fitted in."""
+    """The tokenizer as the engine takes it: one of `transformers` is wrapped, None stays None."""
     if tokenizer is None:
         return None
     if hasattr(tokenizer, "convert_ids_to_tokens"):

@@ -16,12 +16,13 @@ from dapd.io.fields import check_fields, field_names, read, split_pair
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
 
 DEFAULT_STRATEGY = "dapd-direct"
-"""Of the paper's two methods the one with fewer passes on the model that ships, on most tasks a third (docs/lab.md)."""
+"""Of the paper's two methods the one that takes fewer passes on the model that ships: on most tasks a third of the
+other's (docs/lab.md)."""
 
 LOOP = (Sampling, Options)
-"""What the loop is set by."""
+"""The dataclasses whose fields are the settings of the loop."""
 LOOP_FIELDS = frozenset(name for kind in LOOP for name in field_names(kind)) - {"sampling"}
-"""What may be set of the loop, by name: the fields of its options and of their sampling."""
+"""The names of the loop's settings: the fields of its options and of their sampling."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def strategy(name: str, **fields: Any) -> Selects:
 
 
 def as_setting(strategy: str | Selects | Setting) -> Setting:
-    """A strategy from a name, from an object with `select`, or as it is."""
+    """A setting from the name of a strategy or from an object with `select`; a setting is returned as it is."""
     if isinstance(strategy, Setting):
         return strategy
     return setting(strategy) if isinstance(strategy, str) else Setting(strategy)
@@ -115,7 +116,7 @@ def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
 
 
 ARGUMENTS = ("strategy", "max_new_tokens", "batch_size", "fixed", "regex", "json_schema", "on_step", "options")
-"""What `generate` and its kin take beside fields of the loop: a slip in such a name ends among the fields."""
+"""Arguments of `generate` and its variants beside the loop's settings, among which a misspelt one arrives."""
 
 
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
@@ -139,7 +140,7 @@ def _no_field_of_the_loop(name: str) -> DapdError:
 
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """The name and the texts of the fields of `NAME` or `NAME:field=value,...`, as the command line has them."""
+    """Split `NAME` or `NAME:field=value,...` of a command line into the name and the values of the fields, as text."""
     before = spec.partition("=")[0]
     name, colon, _ = before.rpartition(":")
     if not colon or before == spec:
@@ -149,7 +150,7 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def named(name: str) -> Setting:
-    """A setting as it is named on the command line: as in `setting`, or a strategy of the user's own ."""
+    """A setting by its name on the command line: one that `setting` knows, or a strategy of the user's own."""
     if not own.is_own(name):
         return setting(name)
     strategy = own.make(name)
@@ -163,7 +164,8 @@ def named(name: str) -> Setting:
 def read_settings(spec: str, pairs: Iterable[str], usual: Options | None = None) -> tuple[Setting, Options]:
     """Strategy and options from `NAME:field=value,...` and further `field=value` texts.
 
-    A field belongs to whichever of the two has it; what is not set of the loop is as in `usual`.
+    Each field is set on the strategy or on the loop, whichever has it. Settings of the loop that are not named are as
+    in `usual`.
     """
     name, texts = split_spec(spec)
     chosen = named(name)
@@ -179,8 +181,8 @@ def route(
 ) -> list[dict[str, Any]]:
     """Texts read as the fields of several dataclasses: each belongs to the first owner that has a field of that name.
 
-    An owner is one dataclass or several that are set together. `hidden` names fields that may not be set this way, and
-    `what` says in the error what was looked for.
+    An owner is one dataclass or several that are set together. `hidden` names fields that may not be set this way;
+    `what` is the error's word for a field.
     """
     groups = [owner if isinstance(owner, Sequence) else (owner,) for owner in owners]
     values: list[dict[str, Any]] = [{} for _ in groups]

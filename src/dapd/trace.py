@@ -38,9 +38,9 @@ class Record:
     """Positions that an early stop filled with EOS."""
     texts: list[str] | None = None
     edges: list[list[int]] | None = None
-    """[i, j]: a taken j keeps i out."""
+    """The dependency graph as pairs [i, j]: a taken j keeps i out. None if it was not recorded."""
     held: list[list[float]] | None = None
-    """[position, confidence] of what stayed masked although this pass saw it."""
+    """[position, confidence] of every position that this pass saw and left masked; None if it was not recorded."""
     top: list[list[list[Any]]] | None = None
     """For each committed position its likeliest tokens as [token, log-probability, text], the likeliest first."""
 
@@ -63,7 +63,7 @@ class Trace:
     """Model, strategy and options, prompt: whatever the writer wants a reader to know."""
     steps: list[Record] = field(default_factory=list)
     texts: list[str] | None = None
-    """The text of each token of the canvas, where a tokenizer was at hand; nothing for a mask."""
+    """The text of each token of the canvas, empty for a mask; None without a tokenizer."""
 
     @property
     def nfe(self) -> int:
@@ -206,7 +206,7 @@ class Recorder:
         ]
 
     def _held(self, step: Step) -> list[list[float]]:
-        """What stayed masked, with the confidence that this pass gave it."""
+        """The positions that stayed masked, each with the confidence that this pass gave it."""
         stayed = step.canvas.masked[step.window]
         confidences = step.confidence[stayed].tolist()
         return [
@@ -216,10 +216,10 @@ class Recorder:
 
 
 def count_text(row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, start: int | None) -> int:
-    """How many of the slots hold text: they are decided, and no EOS stands before them, counted from `start` on.
+    """The number of slots that hold text: those that are decided and that no EOS from `start` on precedes.
 
-    This is what tokens per forward pass counts wherever it is told. Without a start the text has no end of its own, and
-    EOS is a token like any other.
+    Every figure of tokens per forward pass counts these. Without a `start` the text has no end of its own, and EOS is a
+    token like any other.
     """
     ends = (i for i in range(start, len(row)) if row[i] == eos_id) if start is not None else iter(())
     end = next(ends, len(row))
@@ -285,7 +285,7 @@ def read_traces(path: str | Path) -> list[Trace]:
 
 
 def _check(trace: Trace) -> None:
-    """Refuse what reads as a trace and is none, before anybody computes with it."""
+    """Refuse a trace that contradicts itself, before anything is computed from it."""
     left = {int(position) for position in trace.slots}
     if not left <= set(range(len(trace.canvas))):
         raise ValueError("a slot lies outside of the canvas")

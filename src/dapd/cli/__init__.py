@@ -38,10 +38,10 @@ def run(function: Callable[..., Any]) -> None:
 
 
 def guarded(work: Callable[[], None]) -> None:
-    """Do some work; what a user or the machine did wrong ends the program with one line and exit code 2, and where code
-    of the user's own failed, with its lines alone.
+    """Do some work. A mistake of the user or the machine ends the program with one line and exit code 2; a failure
+    in code of the user's own does so with the lines of that code alone.
 
-    Also what only comes to light when the last of the output is written: a device that is full.
+    That includes errors that only show when the last of the output is written, such as a full device.
     """
     try:
         try:
@@ -50,7 +50,7 @@ def guarded(work: Callable[[], None]) -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever read the output has had enough of it
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         _forget_output()
         sys.exit(1)
     except Exception as error:
@@ -62,7 +62,7 @@ def guarded(work: Callable[[], None]) -> None:
 
 
 def _words(error: Exception) -> str | None:
-    """What the user is told of an error; None where its traceback is all that can be told."""
+    """The message for an error; None where only its traceback says anything."""
     from dapd.io.own import CrashError, crash
 
     if isinstance(error, DapdError) and not isinstance(error, CrashError):
@@ -78,7 +78,7 @@ def _words(error: Exception) -> str | None:
 
 
 def _forget_output() -> None:
-    """Have what is left in the buffer go nowhere: the interpreter would try to write it once more, and complain."""
+    """Discard what is left in the buffer: the interpreter would try to write it again at the end, and complain."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # the output is no file, as in tests

@@ -92,7 +92,7 @@ def check_counts(repeats: int, warmup: int) -> None:
 
 
 def check_precision(device: torch.device, dtype: torch.dtype | None, asked: list[str]) -> None:
-    """What fp8 does not allow, found before a model is loaded."""
+    """Refuse what fp8 does not allow, before a model is loaded."""
     check_fp8(device, dtype)
     for name in ("eager", *NAIVE):
         if name in asked:
@@ -100,7 +100,7 @@ def check_precision(device: torch.device, dtype: torch.dtype | None, asked: list
 
 
 def cases(prompt: str, gen: str, batch: str, strategies: list[str], reuse: list[str], **common: Any) -> list[Case]:
-    """All combinations. What is not given depends on the mode: prefixes are refreshed, dual needs blocks."""
+    """All combinations. The defaults depend on the reuse: prefix and settled are refreshed, and dual has blocks."""
     refresh, block = common.pop("refresh"), common.pop("block")
     shapes = product(lengths("prompt", prompt), lengths("gen", gen), lengths("batch", batch))
     return [
@@ -119,7 +119,7 @@ def cases(prompt: str, gen: str, batch: str, strategies: list[str], reuse: list[
 def prepared(
     model: str, where: torch.device, dtype: str | None, report: Report, *, fp8: bool = False, **counts: int
 ) -> Bench:
-    """The model and the rate that its floors come from."""
+    """The model, and the rate of matrix products from which its floors are computed."""
     network = bench_model(model, where, pick_dtype(dtype), fp8=fp8)
     calm_threads(network)
     rate = matmul_rate(network.device, network.dtype)
@@ -128,7 +128,7 @@ def prepared(
 
 
 def check_lengths(bench: Bench, asked: list[Case]) -> None:
-    """What no pass of this model can hold, found before the first one."""
+    """Refuse lengths that the model cannot hold, before the first pass."""
     longest = max(asked, key=lambda case: case.length)
     if longest.length > bench.model.max_length:
         raise DapdError(
@@ -138,7 +138,7 @@ def check_lengths(bench: Bench, asked: list[Case]) -> None:
 
 
 def begin(name: str, where: torch.device, json: Path | None, save_table: Sequence[Path] | None) -> Report:
-    """A report, once it is known that the files which are asked for can be written."""
+    """A report, after a check that the files which are asked for can be written."""
     tables.check_files(save_table)
     return Report(name, where, json)
 
@@ -295,9 +295,9 @@ def stream_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Many unequal prompts through a few places, beside fixed batches and the ideal; then first generations.
+    """Many prompts of unequal length through a few places, beside fixed batches and the ideal; then first generations.
 
-    For a model that is too short all lengths are divided by the same whole number.
+    If the model takes fewer tokens than these need, all lengths are divided by the same whole number.
     """
     check_counts(repeats, warmup)
     load = Load(prompts, shortest, longest, gen, places)
@@ -385,7 +385,7 @@ def parity_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Whether the fast path (kernels, graphs) decides as the reference path does (torch operations alone)."""
+    """Check whether the fast path (kernels, graphs) decides as the reference path does (torch operations alone)."""
     where, kinds, presets = pick_device(device), names(dtypes), names(strategies)
     for kind in kinds:
         pick_dtype(kind)

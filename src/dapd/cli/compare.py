@@ -134,12 +134,12 @@ def compare(
 
 
 def task_named(name: str, room: int, *, whole: bool) -> Task:
-    """A task of the lab, or a file of prompts and answers, which `whole` lets have fewer than are asked for."""
+    """A task of the lab, or a file of prompts and answers; with `whole` it may hold fewer than are asked for."""
     return FileTask(Path(name), room, whole) if name.endswith(".jsonl") else get(name)
 
 
 def print_gains(console: Console, gains: Sequence[Difference]) -> None:
-    """What every decoder gains over the one that it is held against."""
+    """Print what every decoder gains over the one that it is tested against."""
     lines = [
         (
             gain.task,

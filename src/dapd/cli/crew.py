@@ -1,4 +1,4 @@
-"""The options of commands whose work can be spread, and the model that they get."""
+"""The options of commands whose work can be spread over workers, and the model that they get."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def resumable(how: Callable[[], str] = lambda: "the same command goes on from here") -> Iterator[None]:
-    """Inside, whoever interrupts the work is told how it goes on."""
+    """Inside this context a user who interrupts the work is told how to go on with it."""
     try:
         yield
     except KeyboardInterrupt:

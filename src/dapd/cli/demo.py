@@ -31,9 +31,9 @@ WATCHED = {
     "fast-dllm:block_length=96": "Fast-dLLM in two blocks, its best setting",
     "fast-dllm": "Fast-dLLM, the whole text at once: EOS is surest, and crowds the answers out",
 }
-"""What is shown as it answers, with a word on each."""
+"""The decoders that are shown while they answer, each with its heading."""
 MORE = ("dapd-staged", "eb-sampler:block_length=96", "klass:block_length=96")
-"""What is in the table besides."""
+"""Further decoders in the table."""
 
 Answer = tuple[Decoder, Completion]
 

@@ -67,7 +67,7 @@ def eval_(
     ] = False,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Score a model on lm-eval's tasks; under torchrun or accelerate launch the samples are shared out."""
+    """Score a model on lm-eval's tasks; under torchrun or accelerate launch the processes share the samples."""
     base = EvalOptions(max_new_tokens, limit, shots, batch=batch, data_dir=data_dir, confirm_unsafe_code=confirm)
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     tables.check_files(save_table)
@@ -117,7 +117,7 @@ def check_gold(names: Sequence[str], options: EvalOptions, files: Sequence[Path]
 
 
 def report(console: Console, summaries: Sequence[TaskSummary], out: Path) -> None:
-    """The table, what the scorers gave up on, and where things lie."""
+    """Print the table, how many answers the scorers gave up on, and where the files are."""
     tables.show(console, as_table(summaries))
     console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in summaries), soft_wrap=True)
     summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))

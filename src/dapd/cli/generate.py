@@ -153,7 +153,7 @@ def refuse_without_effect(
 
 
 def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema: Any, samples: int) -> None:
-    """A template says itself how long it is and what it looks like: what would be ignored is refused."""
+    """Refuse options that a template would ignore: it says itself how long it is and what it looks like."""
     if regex is not None or schema is not None:
         raise DapdError("a form (--regex, --json-schema) is for a generated text, not for a template")
     if max_new_tokens is not None:
@@ -163,7 +163,7 @@ def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema:
 
 
 def read_schema(path: Path) -> Any:
-    """The JSON of a file; what it says is checked where it is used."""
+    """The JSON of a file; whether it is a schema is checked where it is used."""
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -31,7 +31,7 @@ EXTRAS = {
     "ray": {"ray": "several machines"},
     "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "its metrics"},
 }
-"""What each extra of the package brings, and what for."""
+"""The packages that each extra installs, and what each is for."""
 
 
 def models() -> None:

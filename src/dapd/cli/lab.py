@@ -39,7 +39,7 @@ Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the mod
 Tf32 = Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")]
 
 WAYS = (Way(), Way(block=32), Way(eos="ban"))
-"""How a model is scored at the end of its training: one of these suits every task."""
+"""How a model is scored at the end of its training: every task does well in one of these."""
 
 
 Scores: TypeAlias = dict[str, dict[Way, TaskScore]]
@@ -140,7 +140,7 @@ def _claim(run: Path, settings: TrainSettings, resume: bool, state: str) -> None
 
 
 def _way_on(state: Path) -> str:
-    """How a run goes on that was interrupted."""
+    """How to go on with a run that was interrupted."""
     if state.is_file():
         return "the same command with --resume goes on from the last state that was saved"
     return "no state was saved yet (save_every), so that the same command begins anew"
@@ -219,7 +219,7 @@ def score(
     tf32: Tf32 = False,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Score a model on test prompts, decoding step by step, in every way that the block lengths and EOS rules make."""
+    """Score a model on test prompts, decoding step by step, with every combination of block length and EOS rule."""
     tables.check_files(save_table)
     folder, ways = _folder(model), ways_of(block, eos)
     path = folder / "training.json"
@@ -243,7 +243,7 @@ def ways_of(blocks: str, policies: str) -> list[Way]:
 
 
 def _way(block: str, eos: EosPolicy) -> Way:
-    """A way from the text of its blocks: a length, or the part of the canvas that a block is."""
+    """A way from the text of its block: a length, 0 for one block, or a part of the canvas such as 1/2."""
     part, slash, parts = block.partition("/")
     return Way(None, eos, int(parts)) if slash else Way(int(part) or None, eos)
 

@@ -46,7 +46,7 @@ class LiveView:
         self.live = Live(console=self.console, auto_refresh=False, vertical_overflow="visible")
         self.clock = clock
         self.pace = pace
-        """Seconds that a pass takes at least: a decoding of one second can then be watched."""
+        """Seconds that each pass is shown at least, so that a decoding of one second can be watched."""
         self.drawn = float("-inf")
         self.ages: dict[int, int] = {}
         self.passes = 0
@@ -88,7 +88,7 @@ class LiveView:
     def render(self, step: Step, *, done: bool = False) -> Text:
         """The generation region: decided tokens coloured by age, masks as quiet boxes, and how far it is.
 
-        Once it is done, the text alone: whoever shows it says what it took.
+        When it is done, the text alone: the caller prints what it took.
         """
         text = Text(overflow="fold")
         for piece, style in self.pieces(step, done):
@@ -154,7 +154,7 @@ class LiveView:
         return text
 
     def written(self, canvas: Canvas) -> int:
-        """Tokens of the text so far, counted as everywhere: the EOS tail earns nothing."""
+        """Tokens of the text so far, counted as in a trace: the EOS tail does not count."""
         profile = self.lm.network.profile
         slots = canvas.slots.nonzero().flatten().tolist()
         start = canvas.start if canvas.n_new else None
@@ -172,5 +172,5 @@ def masked_again(step: Step) -> Step:
 
 
 def printable(text: str) -> str:
-    """Without what moves the cursor: a token must not wreck the picture."""
+    """The text without characters that move the cursor: a token must not wreck the picture."""
     return "".join(c if c == "\n" or c.isprintable() else " " * (c == "\t") for c in text)

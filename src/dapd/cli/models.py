@@ -52,14 +52,14 @@ def opened(
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """Says on a terminal that a model is being read: a large one takes a minute."""
+    """Say on a terminal that a model is being read: a large one takes a minute."""
     console = Console(stderr=True)
     with console.status(f"loading {model}") if console.is_terminal else nullcontext():
         yield
 
 
 def calm_threads(network: MaskedLM | StackedRADD) -> None:
-    """One thread for a small model on a CPU: several of them wait for each other longer than the arithmetic takes."""
+    """Use one thread for a small model on a CPU: several wait for each other longer than the arithmetic takes."""
     small = sum(p.numel() for p in getattr(network, "parameters", list)()) < SMALL
     if small and network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)

@@ -20,7 +20,8 @@ from dapd.generation import DEFAULT_MODEL
 from dapd.scale.team import Spread
 
 ALONE = ("tau_min", "toy")
-"""Tables that one process makes: a decoder counts edge scores as it goes, or nothing is decoded by the model."""
+"""Tables that only one process can make: for tau_min a decoder counts edge scores as it goes, and for toy the
+model decodes nothing."""
 
 
 def paper(

@@ -64,7 +64,7 @@ def _measure(line: Line) -> str:
 
 
 def _scores(line: Line) -> tuple[float | None, float | None]:
-    """Ours and the paper's."""
+    """Our score and the paper's."""
     return line.ours[_measure(line)], line.published[_measure(line)]
 
 

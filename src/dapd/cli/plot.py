@@ -30,7 +30,7 @@ from dapd.trace import Trace
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line said."""
+    """The arguments of the command line."""
 
     inputs: list[Path]
     out: Path
@@ -93,7 +93,7 @@ def plot(
 
 
 def read_size(text: str | None) -> tuple[float, float] | None:
-    """Inches across and down, from '7x4'."""
+    """Width and height in inches, from text such as '7x4'."""
     if text is None:
         return None
     across, _, down = text.partition("x")
@@ -110,7 +110,7 @@ def _tradeoff(asked: Asked) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a comparison: of its summary, or of its folder's results."""
+    """The rows of a comparison, from its summary or from the results in its folder."""
     if path.is_dir():
         if (path / "summary.json").is_file():
             return read_rows(path / "summary.json")

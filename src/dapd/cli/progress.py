@@ -1,4 +1,4 @@
-"""How far a long command is."""
+"""The progress of a long command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 EVERY_SECONDS = 15.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines where there is no terminal."""
 
 
 class Working:
@@ -26,7 +26,8 @@ class Working:
         self.job = self.bar.add_task(what, total=total)
         self.started = self.told = time.monotonic()
         self.since: tuple[float, int] | None = None
-        """When the pace was last taken, and what was done then: first when something is done, not while all starts."""
+        """Time and count from which the pace is taken: those of the last line, at first those when
+        something was first done, so that the start-up does not count."""
 
     def __enter__(self) -> Working:
         self.bar.start()
@@ -48,12 +49,12 @@ class Working:
             self.told, self.since = now, (now, self.done)
 
     def _left(self, now: float) -> str:
-        """An estimate from what was done since the last one."""
+        """The time left, estimated from the pace since the last line."""
         then, before = self.since or (now, self.done)
         if self.total is None or now == then or not before < self.done < self.total:
             return ""
         return f", about {(self.total - self.done) * (now - then) / (self.done - before):.0f} s left"
 
     def tell(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays above the bar."""
         self.bar.console.print(text, markup=False)

@@ -15,7 +15,7 @@ from dapd.models.chat import Message, read_conversation, read_prompt
 
 @dataclass(frozen=True)
 class Source:
-    """What the user named as the prompt."""
+    """The prompt as the user named it: by an argument, a file, or neither (standard input)."""
 
     prompt: str | None = None
     """The argument; None or '-': standard input, unless there is a file."""
@@ -37,7 +37,7 @@ class Source:
 
     @property
     def is_named(self) -> bool:
-        """Whether there is a prompt besides standard input."""
+        """Whether the user named a prompt; '-' names standard input."""
         return self.prompt is not None or self.file is not None or self.messages is not None
 
     @property

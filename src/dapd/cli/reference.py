@@ -1,4 +1,4 @@
-"""The page of all commands and settings, made from the code that defines them: `make reference` writes it anew.
+"""The page of all commands and settings, made from the code that defines them: `make reference` writes it.
 
 A page written by hand would be wrong after the next change; a test compares this one with what is made here.
 """
@@ -83,7 +83,7 @@ def _spelling(option: Any) -> str:
 
 
 def _value(option: Any) -> str:
-    """What an option is unless it is given; a flag is off, and a list empty, without a word."""
+    """The default of an option as the page shows it; a flag that is off and an empty list show nothing."""
     if option.required:
         return "required"
     value = option.default.value if isinstance(option.default, Enum) else option.default

@@ -42,9 +42,9 @@ def save(paths: Sequence[Path] | None, *tables: Table) -> list[Path]:
 
 
 def show(console: Console, table: Table) -> None:
-    """The table on the screen: long names take another line, numbers stay whole, the paper's own are dim.
+    """Print a table: long names take another line, numbers stay whole, the paper's own are dim.
 
-    One that is too wide comes in several parts, each of them with the names.
+    A table that is too wide comes in several parts, each of them with the columns of words.
     """
     for part in parts(table, console.width):
         view = rich.table.Table(title=escape(part.title) or None, title_justify="left")

@@ -1,8 +1,8 @@
 """Triton kernels for the hot functions. Each has a torch version that is the reference and the fallback.
 
-It stands beside the kernel, or where the function belongs: the independent set in `dapd.graph`, confidence in
-`dapd.decoding.sampling`. Attention itself is torch's; only what it lacks is written here. `cuda_graph.py` records whole
-passes of kernels, torch's and these.
+The torch version is in the same module as the call of the kernel, or where the function belongs: the independent set
+in `dapd.graph`, confidence in `dapd.decoding.sampling`. Attention itself is torch's; only the parts that torch lacks
+are written here. `cuda_graph.py` records whole passes, which are made of torch's kernels and these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
-"""What the kernels that work on activations compute with; anything else goes the torch way."""
+"""Dtypes that the kernels for activations take; tensors of any other dtype go to the torch versions."""
 
 _enabled = ContextVar("dapd_kernels", default=True)
 
@@ -39,7 +39,7 @@ def interpreted() -> bool:
 def usable(tensor: Tensor, *others: Tensor) -> bool:
     """Whether the kernels can take these tensors: on a CUDA device, or on any under the interpreter.
 
-    They have no backward pass, and they know nothing of autocast: training goes the torch way.
+    They have no backward pass and ignore autocast, so training uses the torch versions.
     """
     if torch.is_grad_enabled() and any(one.requires_grad for one in (tensor, *others)):
         return False
@@ -51,8 +51,7 @@ def usable(tensor: Tensor, *others: Tensor) -> bool:
 def dependent_launch(tensor: Tensor) -> dict[str, bool]:
     """Launch options of every kernel: programmatic dependent launch (PDL) from Hopper on.
 
-    A kernel is launched before the one in front of it has ended and waits inside for it; this hides the time that a
-    launch takes.
+    Each kernel is launched before the previous one has ended and waits for it inside, which hides the launch time.
     """
     available = tensor.is_cuda and not interpreted() and _has_dependent_launch(tensor.device)
     return {"PDL": True, "launch_pdl": True} if available else {"PDL": False}
@@ -69,7 +68,7 @@ def head_size_fits(size: int) -> bool:
 
 
 def mode(device: torch.device) -> tuple[object, ...]:
-    """What besides a tensor decides how it is computed: recorded work holds for one such mode."""
+    """All settings of the process that change how tensors are computed: a recording is valid for one such mode."""
     cast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     # Not torch.get_float32_matmul_precision, which fails where the precision was set for one backend.
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
@@ -85,7 +84,7 @@ def _attention_switches() -> tuple[object, ...]:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """The torch versions instead of the kernels, for comparisons."""
+    """Inside this context the torch versions are used instead of the kernels, for comparisons."""
     token = _enabled.set(False)
     try:
         yield

@@ -1,6 +1,6 @@
 """Attention without a causal mask; where it is asked for, also the logarithm of each row's softmax denominator.
 
-The operators that give it are torch's own but private, so this is the one place that names them.
+The operators that return it are private ones of torch, so they are named in this module only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 ELEMENTS = 1 << 26
-"""The torch versions hold at most about this many scores (256 MB in fp32) at a time, or one key-value head's."""
+"""The torch versions hold at most about this many scores (256 MB in fp32) at a time, or those of one
+key-value head if they are more."""
 
 aten = torch.ops.aten
 
@@ -37,11 +38,11 @@ class KeyMask:
         """0 where a key may be seen, -inf elsewhere."""
         padding = (~valid).sum().int()
         self.key_ends = torch.stack((padding * 0, padding, padding * 0 + length))
-        """For a single row: where its padding and its keys begin, and where the keys end."""
+        """For a single row, where its two sequences end (padding, keys): 0, end of the padding, end of the keys."""
         self._query_ends: dict[int, Tensor] = {}
 
     def query_ends(self, n: int) -> Int[Tensor, " 3"]:
-        """The same for its `n` queries, none of which belongs to the padding."""
+        """The same for the row's `n` queries, none of which belongs to the padding: 0, 0, n."""
         if n not in self._query_ends:
             self._query_ends[n] = F.pad(torch.full_like(self.key_ends[:1], n), (2, 0))
         return self._query_ends[n]
@@ -55,7 +56,7 @@ def attend(
         return _attend_behind_padding(q, k, v, mask).out
     bias = None if mask is None else mask.bias
     if q.is_cuda and (bias is not None or not _flash(q)):
-        # Without flash attention shared heads would mean the plain version, which holds all scores in memory.
+        # Without flash attention torch has only its plain version for shared heads, which holds all scores in memory.
         k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1])
 
@@ -90,8 +91,8 @@ def _attend_behind_padding(
 ) -> Attended:
     """Attention of a single row, by flash attention for sequences of unequal length.
 
-    The padding is a sequence of its own without queries. Other kernels would take a bias, but cuDNN plans anew for
-    every length, which takes longer than ten passes of a large model.
+    The padding is a sequence of its own without queries. Other kernels would take a bias, but cuDNN makes a
+    new plan for every length, which takes longer than ten passes of a large model.
     """
     n, length = q.shape[2], k.shape[2]
     if n == 1:
@@ -132,9 +133,9 @@ def _flash(q: Tensor) -> bool:
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
-    """Whether torch would choose cuDNN for it, as it does on Hopper: faster there than flash attention.
+    """Whether torch would choose cuDNN, as it does on Hopper, where cuDNN is faster than flash attention.
 
-    With padding it is nearly three times as fast as the memory-efficient version, which is what else gives the
+    With padding it is nearly three times as fast as the memory-efficient version, the only other one that returns the
     denominator then.
     """
     if not _flash(q):
@@ -145,7 +146,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
 
 @cache
 def _has_flash(device: torch.device) -> bool:
-    """Flash attention is made for Ampere and what came after it."""
+    """Whether the GPU has flash attention, which needs Ampere or later."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -12,7 +12,7 @@ from dapd.kernels import FLOATS, attention, head_size_fits, usable
 
 
 class AttentionSum:
-    """The attention from some rows to some columns, as it adds up over the heads of the layers."""
+    """The attention from some queries to some keys, added up over the heads of the captured layers."""
 
     def __init__(self) -> None:
         self._sums: Float[Tensor, "parts b n k"] | None = None
@@ -25,7 +25,7 @@ class AttentionSum:
         lse: Float[Tensor, "b h n"],
         valid: Bool[Tensor, "b k"] | None,
     ) -> None:
-        """Add a layer: the rows' queries, the columns' keys, and the rows' denominators over all keys."""
+        """Add a layer: its queries, its keys, and the log of each query's softmax denominator over all keys."""
         self._terms += q.shape[1]
         if usable(q, k, lse) and q.dtype in FLOATS and head_size_fits(q.shape[-1]):
             from dapd.kernels.jit.capture import accumulate
@@ -47,10 +47,10 @@ class AttentionSum:
 
 
 BY_ROWS = 1 << 16
-"""Pairs of a row and a column from which on a CPU works on a few rows at a time: what it computes for them stays in
-its cache until it is added up, and no head's whole matrix is ever in memory."""
+"""Pairs of a query and a key from which a CPU works on a few queries at a time: their scores stay in its cache until
+they are added up, and no head's whole matrix is ever in memory."""
 CACHED = 1 << 18
-"""Scores that are worked on at once."""
+"""Number of scores that `add_by_rows` works on at a time."""
 
 
 def add_by_rows(
@@ -60,7 +60,7 @@ def add_by_rows(
     lse: Float[Tensor, "b h n"],
     valid: Bool[Tensor, "b k"] | None,
 ) -> Float[Tensor, "1 b n k"]:
-    """`sums`, which may be none yet, with the sum over heads of exp(score - lse) added to it, in fp32."""
+    """Add the sum over heads of exp(score - lse) to `sums` in place, in fp32; None: begin with zeros."""
     wide = torch.promote_types(q.dtype, torch.float32)
     (batch, heads, n, size), (_, groups, columns, _) = q.shape, k.shape
     if sums is None:
@@ -85,7 +85,7 @@ def head_sum(
     lse: Float[Tensor, "b h n"],
     valid: Bool[Tensor, "b k"] | None,
 ) -> Float[Tensor, "b n k"]:
-    """The sum over heads of exp(score - lse), in fp32; columns that are not valid get nothing."""
+    """The sum over heads of exp(score - lse), in fp32; columns that are not valid get 0."""
     (batch, n_heads, n, _), (_, groups, columns, _) = q.shape, k.shape
     shared = n_heads // groups
     step = max(1, attention.ELEMENTS // max(1, batch * shared * n * columns))

@@ -14,7 +14,7 @@ CHUNK = 8192
 """Tokens of the vocabulary per program, which holds them in its registers. It does not depend on the number of rows, so
 that a row's sum is the same alone and in a batch."""
 MAX_IDS = 2
-"""Ids of each kind that may be forbidden."""
+"""Most ids that may be banned, and most that may be deferred, for the kernel to take them."""
 
 
 def takes(logits: Float[Tensor, "*b v"], banned: Sequence[int], deferred: Sequence[int]) -> bool:

@@ -20,7 +20,7 @@ def capture(
     warmups: int = 1,
     refuse_waiting: bool = False,
 ) -> Callable[[], T]:
-    """Record `work` as a CUDA graph; the returned function replays it and returns the same results, written again.
+    """Record `work` as a CUDA graph; the returned function replays it and returns the same tensors, newly written.
 
     The work runs `warmups` times beforehand on the same stream: compiled kernels and workspaces must not be made while
     it is recorded. `refuse_waiting` makes those runs fail if they wait for the device, before anything is recorded.
@@ -44,7 +44,7 @@ def capture(
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Makes it an error to wait for the device."""
+    """Inside this context it is an error to wait for the device."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")

@@ -1,4 +1,4 @@
-"""Numbers in 8 bits (e4m3), a scale for each row: the operands of fp8 matrix products."""
+"""Matrices of 8-bit floats (e4m3) with a scale for each row: the operands of fp8 matrix products."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dapd.kernels import FLOATS, usable
 E4M3_MAX = 448.0
 """Largest finite float8_e4m3fn."""
 SMALLEST_SCALE = 1e-12
-"""A row of zeros has some scale, too."""
+"""Lower bound of a scale: a row of zeros must not be divided by zero."""
 
 
 class Quantised(NamedTuple):
-    """value * scale is about what was quantised."""
+    """A quantised matrix: value * scale is about the original."""
 
     value: Float[Tensor, "n k"]
     scale: Float[Tensor, "n 1"]
 
 
 def quantise(x: Float[Tensor, "n k"]) -> Quantised:
-    """Each row over its largest magnitude, rounded to fp8."""
+    """Each row scaled so that its largest magnitude becomes E4M3_MAX, and rounded to fp8."""
     if usable(x) and x.dtype in FLOATS:
         from dapd.kernels.jit.fp8 import quantise as kernel
 

@@ -32,7 +32,7 @@ def rotated_heads(
 ) -> Heads:
     """The heads of a packed q, k, v projection, q and k rotated; `counts` are the query and the key-value heads.
 
-    The kernel rotates in place: the projection is of no further use.
+    The kernel rotates in place, so `packed` must not be used afterwards.
     """
     n_q, n_kv = counts
     heads = packed.view(*packed.shape[:2], n_q + 2 * n_kv, cos.shape[-1]).transpose(1, 2)

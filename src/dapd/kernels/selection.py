@@ -1,4 +1,4 @@
-"""The greedy independent set on the device: all rounds in one launch, nothing is read back."""
+"""The greedy independent set on the device: all rounds in one launch, and nothing is read on the host."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def independent_set(
     """As `dapd.graph.independent_set`, bit for bit, for up to MAX_NODES nodes.
 
     Two launches. The first packs "j comes before i and keeps it out" into words of 32 columns, spread over the device.
-    The second runs the rounds, one program per graph; which nodes are open or taken stays in its registers, so rounds
-    need neither memory that threads share nor a barrier of ours.
+    The second runs the rounds, one program per graph; which nodes are open or taken stays in its registers, so the
+    rounds need neither shared memory nor a barrier of our own.
     """
     from dapd.kernels.jit.selection import pack, rounds
 
@@ -31,7 +31,7 @@ def independent_set(
     size = max(BITS, 1 << (n - 1).bit_length())
     words = torch.empty(batch, size, size // BITS, dtype=torch.int32, device=nodes.device)
     taken = torch.empty(batch, n, dtype=torch.bool, device=nodes.device)
-    # As in `ranks`: an infinitely low priority is still that of a node. Nan stays, and comes first.
+    # As in `ranks`: a node of priority -inf still counts as a node. Nan stays nan, and ranks first.
     key = priority.clamp_min(torch.finfo(priority.dtype).min)
     key = key.contiguous() if key.dtype == torch.float64 else key.float().contiguous()
     nodes = nodes.contiguous()

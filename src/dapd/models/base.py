@@ -1,4 +1,4 @@
-"""What the engine knows of a model: two slices in, logits and (on request) attention out."""
+"""The interface of a model: tokens and two sets of columns go in, logits and (on request) attention come out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Keys = Literal["window", "canvas"]
 
 @dataclass(frozen=True)
 class Profile:
-    """The special ids of one model. They come from its checkpoint: no id is ever assumed."""
+    """The special ids of one model, from its checkpoint. The mask's id is never guessed."""
 
     mask_id: int
     eos_id: int
@@ -67,7 +67,7 @@ class Profile:
 
 @contextmanager
 def reading_config(family: str) -> Iterator[None]:
-    """Turn what goes wrong while a config is read into an error that names the entry."""
+    """Turn exceptions while a config is read into errors that name the entry."""
     try:
         yield
     except KeyError as error:
@@ -84,14 +84,14 @@ class Capture:
 
     layers: frozenset[int]
     rows: Rows = "position"
-    """Whose query stands for a column: its own, or that of the column which predicts it."""
+    """The query that stands for a column: its own, or that of the column which predicts it."""
     keys: Keys = "window"
-    """The columns that attention is received at: those of the window, or all of the canvas."""
+    """The columns to which attention is captured: those of the window, or all of the canvas."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One forward pass, for the columns of a window."""
+    """The result of one forward pass, for the columns of a window."""
 
     logits: Float[Tensor, "batch n vocab"]
     """Entry i predicts column i of the window: a model's own shift is undone."""
@@ -122,9 +122,9 @@ class MaskedLM(Protocol):
 
     @property
     def lookback(self) -> int:
-        """How many columns to the left of a column the row lies that predicts it: 0 for LLaDA, 1 for Dream.
+        """How many columns to its left a column is predicted from: 0 for LLaDA, 1 for Dream.
 
-        The model itself accounts for this; whoever plans which columns to compute must know it too.
+        The model itself undoes this shift; the loop must know it to plan which columns to compute.
         """
         ...
 
@@ -148,18 +148,18 @@ class MaskedLM(Protocol):
     ) -> Prediction:
         """Compute the columns `span` (the others come from `cache`) and predict the columns `window`.
 
-        Rows are padded on the left; `valid` is False there, and None where there is no padding. What a span lacks
-        cannot be predicted or captured; the answer may then be anything that is finite. The columns of a window stand
-        side by side in every row. Models that keep nothing are only asked for whole canvases.
+        Rows are padded on the left; `valid` is False there, and None where there is no padding. Columns that are
+        not in `span` cannot be predicted or captured; for them the answer may be anything finite. The columns of
+        a window stand side by side in every row. A model that keeps nothing is only asked for whole canvases.
         """
         ...
 
 
 def check_prediction(model: MaskedLM, answer: object, shape: tuple[int, int], keys: int | None) -> None:
-    """Refuse what a model of the user's own answers in another form than it was asked for.
+    """Refuse a prediction of the wrong form, as a model of the user's own may give it.
 
-    `shape` is that of the window in all rows, `keys` the number of columns that attention is asked for; None: no
-    attention is.
+    `shape` is the number of rows and of columns in the window, `keys` the number of columns to which attention was
+    asked for; None: it was not.
     """
     name = type(model).__name__
     if not hasattr(answer, "logits"):

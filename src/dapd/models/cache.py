@@ -23,7 +23,7 @@ class KVPool:
         self._layers: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def layer(self, index: int, like: Float[Tensor, "b h s d"]) -> Float[Tensor, "rows h length d"]:
-        """The memory of a layer, for heads like these."""
+        """The memory of a layer, for keys and values of the same dtype and head shape as `like`."""
         # Under autocast keys have another dtype than the weights, so the dtype is part of the name.
         name = (index, like.dtype)
         if name not in self._layers:
@@ -47,12 +47,12 @@ class KVCache:
 
     pool: KVPool
     places: Int[Tensor, " b"] | None = None
-    """The row of the pool that each row of the batch is; None: all of them, in order."""
+    """For each row of the batch its row in the pool; None: all rows of the pool, in order."""
 
     def update(self, layer: int, kv: Float[Tensor, "b h s d"], span: Span) -> Float[Tensor, "b h l d"]:
-        """Keep the keys and values of the span's columns; answers with those of all columns.
+        """Keep the keys and values of the span's columns, and return those of all columns.
 
-        Where the batch is a selection of the pool's rows they are copied out: attention wants them in one piece.
+        Where the batch is a selection of the pool's rows they are copied out, because attention needs them contiguous.
         """
         kept = self.pool.layer(layer, kv)
         if self.places is None and isinstance(span, slice):

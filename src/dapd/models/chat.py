@@ -1,4 +1,4 @@
-"""Conversations."""
+"""Conversations: lists of messages with a role and a content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_messages(messages: Messages) -> None:
-    """Refuse what is no conversation, before a template looks at it."""
+    """Refuse what is no conversation, before a chat template fails on it."""
     if not messages:
         raise DapdError("the conversation is empty; give at least one message")
     for number, message in enumerate(messages):
@@ -25,7 +25,7 @@ def check_messages(messages: Messages) -> None:
 
 
 def read_prompt(value: Any, where: str) -> str | list[Message]:
-    """A prompt from what a file says: a text, an object with `prompt` or `messages`, or a list of messages."""
+    """A prompt from a value in a file: a text, an object with `prompt` or `messages`, or a list of messages."""
     if isinstance(value, dict):
         value = value.get("prompt") if value.get("messages") is None else value["messages"]
     return value if isinstance(value, str) and value.strip() else read_conversation(value, where)

@@ -51,20 +51,20 @@ class Stored:
 
 @dataclass(frozen=True)
 class Part:
-    """Which of how many equal parts of a tensor a process holds."""
+    """The part of every tensor that a process holds: number `rank` of `size` equal ones."""
 
     rank: int = 0
     size: int = 1
 
     def of(self, whole: Sequence[int], mine: Sequence[int]) -> tuple[slice, ...]:
-        """Where a part of shape `mine` lies in a tensor of shape `whole`: it is divided where it is shorter."""
+        """Where a part of shape `mine` lies in a tensor of shape `whole`: it is divided where the part is shorter."""
         starts = (0 if n == m else self.rank * -(-n // self.size) for n, m in zip(whole, mine, strict=True))
         return tuple(slice(start, start + m) for start, m in zip(starts, mine, strict=True))
 
 
 WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
-"""The types of weights. Whatever else a file holds (whole numbers, eight-bit floats without their scales) stands for
-numbers that only the program which wrote it can tell."""
+"""The dtypes that weights may have. Data of other dtypes (whole numbers, eight-bit floats without their scales) stand
+for numbers that only the program which wrote them can restore."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def architectures_of(config: Mapping[str, Any], path: Path) -> list[str]:
 
 
 def number(config: Mapping[str, Any], key: str, default: float) -> float:
-    """A number of a config that arithmetic can be done with: JSON as Python reads it also has NaN and Infinity."""
+    """A finite number above 0 from a config: Python's JSON reader lets NaN and Infinity through."""
     value = config.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise DapdError(f"{key} is {value!r}; it must be a finite number above 0")
@@ -160,7 +160,7 @@ def check_layers(n_layers: int, stored: Mapping[str, Stored], folder: Path) -> N
 
 
 def check_types(stored: Mapping[str, Stored]) -> None:
-    """Refuse weights of a type that no weight has."""
+    """Refuse weights of a dtype that is not among WEIGHT_TYPES."""
     for name, one in stored.items():
         if one.dtype not in WEIGHT_TYPES:
             raise DapdError(
@@ -199,7 +199,7 @@ def load_weights(
 ) -> None:
     """Fill `tensors` (by our names) from the files of `folder`, which `check_weights` has found to fit.
 
-    With a `part` they are but that part of what the files hold, and no more than that is read.
+    With a `part` only that part of each stored tensor is read.
     """
     places = {names.of(name): tensor for name, tensor in tensors.items()}
     for file in weight_files(folder):
@@ -223,7 +223,7 @@ def _some(kind: str, names: list[str]) -> str:
 
 
 def some(names: list[str]) -> str:
-    """The first few of some names, and how many there are besides."""
+    """The first five of some names, and how many more there are."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 

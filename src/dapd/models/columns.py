@@ -12,14 +12,14 @@ fewer columns than the others repeats its last one, which changes nothing."""
 
 
 def width(span: slice | Int[Tensor, "*_ n"]) -> int:
-    """How many columns these are, or are in each row."""
+    """The number of columns in each row."""
     return span.stop - span.start if isinstance(span, slice) else span.shape[-1]
 
 
 def take(values: Tensor, columns: Span, dim: int = 1, of: Span | None = None) -> Tensor:
     """Some columns of `values`, whose first dimension is the batch and whose dimension `dim` the columns.
 
-    `of` names the columns that `values` has (None: all columns of the canvas). For a column that it lacks the answer is
+    `of` names the columns that `values` has (None: all columns of the canvas). For a column that it lacks the result is
     that of some other column.
     """
     if of is columns:
@@ -36,7 +36,7 @@ def take(values: Tensor, columns: Span, dim: int = 1, of: Span | None = None) ->
 
 
 def _places(columns: Span, of: Span, like: Tensor) -> Span:
-    """Where in `of` each of the columns stands."""
+    """The index in `of` of each of the columns."""
     if isinstance(of, slice) and isinstance(columns, slice) and of.start <= columns.start and columns.stop <= of.stop:
         return slice(columns.start - of.start, columns.stop - of.start)
     if isinstance(columns, slice):

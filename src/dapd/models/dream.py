@@ -30,7 +30,7 @@ NAMES = TensorNames(
 REQUIRED = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "use_mrope": False}
 
 END_OF_TURN = {152064: 151645}
-"""<|im_end|> by vocabulary: the configs of the released checkpoints do not give it."""
+"""The id of <|im_end|> by the size of the vocabulary: the configs of the released checkpoints do not give it."""
 
 
 def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None = None) -> TransformerConfig:

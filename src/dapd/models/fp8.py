@@ -11,11 +11,11 @@ from dapd.kernels.fp8 import Quantised, product, quantise
 from dapd.models.transformer import Layer, Transformer
 
 PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-"""What is quantised of a layer. Embedding, norms and head keep their precision."""
+"""The projections of a layer that are quantised. Embedding, norms and head keep their precision."""
 
 
 class Fp8Linear(nn.Module):
-    """A linear layer with a scale for each of its outputs, and one for each token that comes in."""
+    """A linear layer in fp8 with a scale for each output, and one for each token of its input."""
 
     weight: Tensor
     scale: Tensor
@@ -44,7 +44,7 @@ def is_fp8(network: object) -> bool:
 
 
 def check_fp8(device: torch.device, dtype: torch.dtype | None) -> None:
-    """Refuse what cannot become fp8; a dtype that is not given will be bf16."""
+    """Refuse a device without fp8 and a dtype other than bf16; None stands for bf16."""
     if not has_fp8(device):
         raise DapdError(
             "fp8 needs an NVIDIA GPU of compute capability 8.9 or later (L4, L40S, H100, H200, ...); "
@@ -63,7 +63,7 @@ def to_fp8(network: Transformer) -> Transformer:
 
 
 def quantised(network: Transformer) -> Transformer:
-    """Put fp8 layers in the place of the others, one by one: the memory never holds both networks."""
+    """Replace the linear layers by fp8 ones, one by one, so that memory never holds both networks."""
     for layer in network.layers:
         assert isinstance(layer, Layer)
         for name in PROJECTIONS:

@@ -44,7 +44,7 @@ REQUIRED = {
 """The one arithmetic this body implements; a config that says otherwise is refused rather than run wrongly."""
 
 END_OF_TURN = {126464: 126348}
-"""<|eot_id|> by vocabulary: the configs of the released checkpoints do not give it."""
+"""The id of <|eot_id|> by the size of the vocabulary: the configs of the released checkpoints do not give it."""
 
 
 def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None = None) -> TransformerConfig:

@@ -1,4 +1,4 @@
-"""Models by name: a folder, a hub id, or a shape with random weights."""
+"""Networks by name: from a checkpoint folder, from a hub id, or of a shape with random weights."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def random(
     generator = torch.Generator(device).manual_seed(seed)
     part = network.part or Part()
     weights = network.held(tied_twice=True)
-    # Part by part, and a tied head after its embedding: the numbers do not depend on what is fused or divided.
+    # Part by part, a tied head once more after its embedding: so the numbers do not depend on what is fused or divided.
     for name, outline in _outline(shape).held(tied_twice=True).items():
         if "norm" in name:
             nn.init.ones_(weights[name])
@@ -152,13 +152,13 @@ def random(
 
 @torch.no_grad()
 def _draw(weight: Tensor, shape: torch.Size, part: Part, std: float, generator: torch.Generator) -> None:
-    """Fill a tensor with its part of a normal one of this shape."""
+    """Fill a tensor with its part of normal random numbers that are drawn for the whole shape."""
     whole = torch.empty(shape, device=weight.device, dtype=weight.dtype).normal_(std=std, generator=generator)
     weight.copy_(whole[part.of(shape, weight.shape)])
 
 
 def _outline(shape: TransformerConfig, mesh: DeviceMesh | None = None) -> Transformer:
-    """A network without any numbers: its tensors have shapes and take no memory. With a mesh, this process's part."""
+    """A network whose tensors have shapes but no memory. With a mesh it is this process's part."""
     with torch.device("meta"):
         if mesh is None:
             return Transformer(shape)
@@ -168,7 +168,7 @@ def _outline(shape: TransformerConfig, mesh: DeviceMesh | None = None) -> Transf
 
 
 def _allocated(network: Transformer, device: torch.device | str, dtype: torch.dtype) -> Transformer:
-    """The network with weights that are memory yet to be filled."""
+    """The network with memory for its weights, which is yet to be filled."""
     try:
         # What to_empty() does, without its empty_like(), which imports sympy for tensors that have no memory yet.
         network = network.to(dtype)
@@ -243,7 +243,7 @@ def load_network(
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id, eot_id)
-    # What does not fit is found out from the headers of the files, before a network of that size is made.
+    # A checkpoint that does not fit is refused by the headers of its files, before a network of that size is made.
     stored = stored_tensors(folder)
     check_layers(shape.n_layers, stored, folder)
     check_weights(_outline(shape).held(), stored, folder, architecture.names)

@@ -20,10 +20,10 @@ from dapd.models.tokenizer import HubTokenizer, open_auto_tokenizer, quiet
 
 
 class HubMaskedLM:
-    """Attention comes from eager attention. Layers that attend to a neighbourhood only are left out of `n_layers`.
+    """A masked language model of `transformers`. Attention is captured from its eager implementation.
 
-    A local layer gives zero attention beyond its reach, which says nothing about dependence; layer indices and shares
-    therefore count the layers with full attention alone.
+    Layers with local attention give zero beyond their reach, which says nothing about dependence. They are left out of
+    `n_layers`: layer indices and shares count the layers with full attention alone.
     """
 
     lookback = 0
@@ -98,10 +98,10 @@ class HubMaskedLM:
         return Prediction(take(out.logits, window), attention)
 
     def _positions(self, tokens: Int[Tensor, "b l"], here: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:
-        """The positions that a row has when it stands alone, whatever is put before it in a batch.
+        """The position ids that every row has when it is alone, whatever padding stands before it in a batch.
 
-        Some families count from behind the padding id and skip the padding, by the id that their config gives: that is
-        done here, because a batch may be padded with another one.
+        Some families count from the padding id + 1 and skip padding, which they know by the id of their config. That is
+        done here, because a batch may be padded with another id.
         """
         if self.padding_id is None:
             return (here.cumsum(-1) - 1).clamp_min(0)
@@ -120,7 +120,7 @@ class HubMaskedLM:
 
 
 def _padding_of_positions(inner: Any) -> int | None:
-    """The padding id from behind which a model counts positions; None: it counts from 0, or has no table of them."""
+    """The padding id after which a model counts positions; None: it counts from 0, or has no table of positions."""
     for module in inner.modules():
         if hasattr(module, "padding_idx") and hasattr(module, "position_embeddings"):
             return None if module.padding_idx is None else int(module.padding_idx)
@@ -166,7 +166,7 @@ def as_masked_lm(inner: Any, tokenizer: Any, name: str, mask_id: int | None = No
 
 
 def _check_files(folder: Path) -> None:
-    """Refuse what `transformers` would go along with: other places, other types, an endless network, an adapter."""
+    """Refuse what `transformers` would accept: weights in other files or dtypes, an endless network, an adapter."""
     config = read_json(folder / "config.json")
     for key in ("quantization_config", "transformers_weights"):
         if config.get(key):
@@ -180,7 +180,7 @@ def _check_files(folder: Path) -> None:
     if not isinstance(layers, int):
         raise DapdError(f"{folder}: num_hidden_layers is {layers!r}; it must be a whole number")
     check_layers(layers, stored, folder)
-    # Numbers of positions are whole numbers, and are no weights.
+    # Buffers of position ids hold whole numbers, and are no weights.
     check_types({name: one for name, one in stored.items() if not name.endswith("_ids")})
 
 

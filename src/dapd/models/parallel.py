@@ -28,10 +28,10 @@ ADVICE = "torchrun --nproc-per-node 2 -m dapd generate ... --tensor-parallel"
 
 
 class ShardedTransformer(Transformer):
-    """This process's part of a network. It answers as the whole one does, when all processes ask it the same."""
+    """This process's part of a network. It predicts as the whole network does if all processes make the same calls."""
 
     graphable = False
-    """Recordings of passes that talk to other processes were never tried."""
+    """CUDA graphs of passes that communicate with other processes were never tried."""
 
     def __init__(self, config: TransformerConfig, mesh: DeviceMesh) -> None:
         check_divisible(config, mesh.size())
@@ -43,13 +43,13 @@ class ShardedTransformer(Transformer):
             layer.n_kv_heads //= mesh.size()
             self._divide(layer, ("qkv_proj", "gate_up_proj"), ColwiseParallel)
             self._divide(layer, ("o_proj", "down_proj"), RowwiseParallel, arrives=True)
-        # The vocabulary is divided as well. All processes so read the same logits, to the bit.
+        # The vocabulary is divided as well, and the logits are gathered: all processes read the same ones, to the bit.
         self._divide(self, ("embed",), RowwiseParallel, arrives=True, input_layouts=Replicate())
         self._divide(self, ("head",), ColwiseParallel, arrives=True, output_layouts=Replicate())
 
     @property
     def part(self) -> Part:
-        """Which part of every divided tensor is here."""
+        """The part of every divided tensor that this process holds."""
         return Part(self.mesh.get_local_rank(), self.mesh.size())
 
     @torch.no_grad()
@@ -59,7 +59,8 @@ class ShardedTransformer(Transformer):
         return unfused(self.config, local)
 
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
-        """The whole network's prediction. Each process captured its own heads: all have the same number of them."""
+        """The whole network's prediction. Each process captured its own heads, and all have the same number of them: so
+        attention is the mean over the processes."""
         prediction = super().forward(*args, **kwargs)
         if prediction.attention is None:
             return prediction
@@ -70,7 +71,10 @@ class ShardedTransformer(Transformer):
     def _divide(
         self, owner: nn.Module, names: tuple[str, ...], style: type[Any], *, arrives: bool = False, **layouts: Any
     ) -> None:
-        """Divide some linear layers; nothing is sent for it, and the numbers are yet to come."""
+        """Divide some linear layers. Nothing is sent for that, because the weights are loaded later.
+
+        With `arrives` a layer's output is waited for, as `_arrived` says.
+        """
         for name in names:
             parallelize_module(owner, self.mesh, {name: style(**layouts)}, src_data_rank=None)
             if arrives:
@@ -78,7 +82,7 @@ class ShardedTransformer(Transformer):
 
 
 def _arrived(_module: nn.Module, _args: object, out: Tensor) -> Tensor:
-    """What other processes sent, once it is here: our own kernels know nothing of a tensor that is still to come."""
+    """The output, once the shares of all processes have arrived: our own kernels do not wait for a tensor."""
     return out.wait() if isinstance(out, AsyncCollectiveTensor) else out
 
 
@@ -90,7 +94,7 @@ def check_divisible(config: TransformerConfig, size: int) -> None:
 
 
 def join(device: torch.device) -> tuple[DeviceMesh, torch.device]:
-    """The processes that a launcher started for one model, once all of them are there, and this one's device."""
+    """Wait for all processes that a launcher started for one model; returns their mesh and this process's device."""
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdigit() or int(size) < 2 or "MASTER_ADDR" not in os.environ:
         raise DapdError(f"tensor parallelism is for several processes: start them with {ADVICE}")
@@ -98,7 +102,7 @@ def join(device: torch.device) -> tuple[DeviceMesh, torch.device]:
         device = local_device()
         torch.cuda.set_device(device)
     mesh = init_device_mesh(device.type, (int(size),))
-    # Threads of the group that outlive the interpreter abort the process now and then.
+    # Threads of the process group that outlive the interpreter sometimes abort the process.
     atexit.register(dist.destroy_process_group)
     return mesh, device
 

@@ -1,4 +1,4 @@
-"""Models by name: `lab`, `random:SHAPE`, a checkpoint folder, or a hub id."""
+"""Models by name, with their tokenizers: `lab`, `random:SHAPE`, a checkpoint folder, or a hub id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANY_TEXT = "lab:any-text"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network, its tokenizer (or what reads it when it is needed), and what tables and traces call it."""
+    """A network, its tokenizer (or a function that reads it when it is needed), and its name in tables and traces."""
 
     network: MaskedLM
     tokenizer: Tokenizer | Callable[[], Tokenizer | None] | None

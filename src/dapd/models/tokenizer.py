@@ -18,7 +18,7 @@ from dapd.models.words import WordTokenizer
 
 
 class Tokenizer(Protocol):
-    """What the rest of the package needs of a tokenizer."""
+    """The interface of a tokenizer for the rest of the package."""
 
     @property
     def has_chat(self) -> bool: ...
@@ -28,7 +28,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of a text; `special` adds what the tokenizer puts around a text of its own accord."""
+        """Ids of a text; with `special` also the tokens that the tokenizer puts around every text."""
         ...
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
@@ -36,9 +36,9 @@ class Tokenizer(Protocol):
         ...
 
     def frame(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids before and behind the masks that continue a text: what the tokenizer closes a text with goes behind.
+        """Ids before and behind the masks that continue a text; tokens that close a text go behind them.
 
-        Where it closes nothing, the text is read as it stands.
+        If the tokenizer closes no text, all ids stand before the masks.
         """
         ...
 
@@ -80,7 +80,7 @@ class HubTokenizer:
             raise DapdError(f"the tokenizer cannot read the text: {error}") from None
 
     def encode_masked(self, parts: Sequence[str], counts: Sequence[int], *, special: bool = True) -> list[int]:
-        # One text with the mask's own name in it: what is added around a text, and merges across parts, come out right.
+        # Read as one text with the mask's own name in it, so that added tokens and merges across parts come out right.
         mark = str(self.inner.convert_ids_to_tokens(self.mask_id))
         # The space before a mask belongs to the token that will stand there: tokens carry the space before them.
         text = "".join(part.removesuffix(" ") + mark * n for part, n in zip(parts, counts, strict=False)) + parts[-1]
@@ -156,7 +156,8 @@ class HubTokenizer:
 
 @cache
 def byte_letters() -> dict[str, int]:
-    """The letter that byte-level tokenizers write for each byte: itself where it can be seen, others from 256 on."""
+    """The byte that each letter of a byte-level tokenizer stands for: a visible byte is its own letter, the others have
+    letters from 256 on."""
     seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     unseen = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(unseen)}
@@ -230,12 +231,12 @@ def _open(folder: Path) -> Any:
 
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
-"""Where the tokenizers of `transformers` keep their vocabularies."""
+"""Files in which the tokenizers of `transformers` keep their vocabularies."""
 
 
 def open_auto_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder in whatever class it names. Without files `transformers` would make one up, of nothing
-    but special tokens."""
+    """The tokenizer of a folder, of the class that it names. A folder without vocabulary files is refused, for which
+    `transformers` would make up a tokenizer of nothing but special tokens."""
     from transformers import AutoTokenizer
 
     if not any(_has(folder, name) for name in (*FILES, "tokenizer.model")):
@@ -259,7 +260,7 @@ def _read(kind: Any, folder: Path) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, `transformers` draws no bars and says nothing below an error."""
+    """Inside this context `transformers` draws no progress bars and logs nothing below an error."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

@@ -45,7 +45,7 @@ class TransformerConfig:
     rope_fp32: bool = True
     """Rotate in fp32 (LLaDA) or in the model's dtype (Dream)."""
     lookback: int = 0
-    """The logits that predict column i are those of row i - lookback."""
+    """The logits that predict column i are those of column i - lookback."""
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_mlp", "vocab_size", "max_length"):
@@ -67,7 +67,7 @@ class TransformerConfig:
 
     @property
     def fused(self) -> dict[str, dict[str, int]]:
-        """The projections that are one matrix here and several in a checkpoint: the rows of each part."""
+        """The projections that are one matrix here and several in a checkpoint, with the rows of each part."""
         kv = self.n_kv_heads * self.head_dim
         return {
             "qkv_proj": {"q_proj": self.d_model, "k_proj": kv, "v_proj": kv},
@@ -76,9 +76,9 @@ class TransformerConfig:
 
 
 def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by a network's names -> the same by the names of the parts, as views: to fill one fills the network.
+    """A network's tensors by the names of their unfused parts, as views: filling a part fills the network.
 
-    A tensor may also be an equal part of each of its parts.
+    With tensor parallelism a fused tensor holds an equal share of each of its parts.
     """
     parts: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -95,37 +95,37 @@ def unfused(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> dict[st
 
 @dataclass(frozen=True)
 class Geometry:
-    """What every layer of one forward pass has in common."""
+    """The values that all layers of one forward pass share."""
 
     span: Span
     cos: Float[Tensor, "#b 1 s d"]
     sin: Float[Tensor, "#b 1 s d"]
     valid: Bool[Tensor, "b l"] | None
     mask: KeyMask | None
-    """`valid` as attention takes it."""
+    """`valid` in the form in which attention takes it."""
     cache: KVCache | None
     queries: Span
     """The columns whose queries are captured."""
     keys: Span
-    """The columns at which captured attention is received."""
+    """The columns whose keys are captured: those to which attention is measured."""
     attention: AttentionSum
-    """Where the layers that are captured add what they see."""
+    """The sum to which every captured layer adds its attention."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What is one layer's own in a forward pass. Layers that differ in nothing but their number share compiled code."""
+    """The values of a pass that differ by layer. Layers that differ in nothing but their number share compiled code."""
 
     number: int
     captured: bool
     """Whether its attention is captured."""
     columns: Span
-    """The columns for which it computes queries. Of those that nobody reads after the last layer, that one needs the
-    keys and values alone."""
+    """The columns for which it computes queries. Of those that the prediction does not need, the last layer computes
+    the keys and values alone."""
 
 
 class RMSNorm(nn.Module):
-    """Adds what a sublayer computed to the residual stream and normalises the sum; gives both back."""
+    """Adds the output of a sublayer to the residual stream and normalises the sum; returns both."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -137,8 +137,8 @@ class RMSNorm(nn.Module):
 
 
 class Embedding(nn.Embedding):
-    """An embedding that draws no numbers where there are none: for a tensor without memory torch would load its
-    compiler to do that, which takes longer than all else of a short command."""
+    """An embedding that is not initialised where its tensor has no memory: torch would load its compiler for that,
+    which takes longer than everything else in a short command."""
 
     def reset_parameters(self) -> None:
         if not self.weight.is_meta:
@@ -161,7 +161,7 @@ class Layer(nn.Module):
     def forward(
         self, h: Float[Tensor, "b s e"], residual: Float[Tensor, "b s e"], geometry: Geometry, turn: Turn
     ) -> tuple[Float[Tensor, "b r e"], Float[Tensor, "b r e"]]:
-        """What the layer before added, and the sum of all before that -> the same after this layer."""
+        """The output of the previous layer, not yet added, and the residual stream -> the same after this layer."""
         residual, h = self.attn_norm(h, residual)
         h = self.attend(h, geometry, turn)
         residual, h = self.mlp_norm(h, take(residual, turn.columns, of=geometry.span))
@@ -233,11 +233,11 @@ class Transformer(nn.Module):
 
     @property
     def part(self) -> Part | None:
-        """Which part of its tensors is here; None: all of them are."""
+        """The part of its tensors that this process holds; None: all of them, whole."""
         return None
 
     def held(self, *, tied_twice: bool = False) -> dict[str, Tensor]:
-        """The parameters that are here, by the names of their parts; a tied head is the embedding's second name."""
+        """This process's parameters by the names of their unfused parts; `tied_twice` also lists a tied head."""
         return unfused(self.config, dict(self.named_parameters(remove_duplicate=not tied_twice)))
 
     def forward(
@@ -269,7 +269,7 @@ class Transformer(nn.Module):
             attention=AttentionSum(),
         )
         h = self.embed(take(tokens, span))
-        residual = torch.zeros_like(h, requires_grad=h.requires_grad)  # in training too, layers share their code
+        residual = torch.zeros_like(h, requires_grad=h.requires_grad)  # in training, too, layers share code
         for number, layer in enumerate(self.layers):
             captured = capture is not None and number in capture.layers
             columns = needed if number == self.n_layers - 1 else span

@@ -25,13 +25,13 @@ LLADA_CHAT = (
 )
 """LLaDA's chat format as a template. Like LLaDA's, it always ends with the assistant's header."""
 SHOWN = 40
-"""Letters of an unknown word in a message: behind a longer one nobody would see what to do."""
+"""Characters of an unknown word in an error message: a longer word would hide the advice behind it."""
 
 
 class WordTokenizer:
-    """Text to ids and back by a list of words: a token carries the space before it, and there is none for the unknown.
+    """Text to ids and back by a list of words: a token carries the space before it, and none stands for unknown words.
 
-    `lenient` leaves out the words that the vocabulary lacks; else they are an error that names them.
+    With `lenient`, words that the vocabulary lacks are left out; otherwise they are an error that names them.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class WordTokenizer:
 
 
 def _short(piece: str) -> str:
-    """A word that a message has room for."""
+    """A word, cut to the length that an error message has room for."""
     return piece if len(piece) <= SHOWN else f"{piece[:SHOWN]}..."
 
 
 def _whole(pieces: Sequence[str]) -> Iterator[str]:
-    """The pieces, those that are no blanks: a single blank says little to whoever is to look for it."""
+    """The pieces that are not blank, or all if all are: a user could not find a single blank by its name."""
     shown = [piece for piece in pieces if piece.strip()]
     yield from shown or pieces

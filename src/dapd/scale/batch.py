@@ -1,4 +1,4 @@
-"""Many prompts offline: one result for every row of a file, whoever dies on the way."""
+"""Many prompts offline: one result for every row of a file, even if workers die on the way."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ COLUMNS = ("id", "text", "finish_reason", "passes", "tokens", "seconds", "error"
 """What a result says: its text and what it took, or why there is none."""
 
 MEANT = frozenset({"id", "prompt", "messages", "template", "max_new_tokens", *LOOP_FIELDS})
-"""Columns of a row that mean something."""
+"""Columns of a row that are read; any other is ignored."""
 
 Id = str | int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How rows are decoded that do not say it themselves."""
+    """How rows are decoded, where their own columns do not say otherwise."""
 
     setting: Setting
     max_new_tokens: int | None = None
-    """None: what a task of the lab needs, or the common default."""
+    """New tokens of a text; None: what a task of the lab needs, or the common default."""
     options: Options = field(default_factory=Options)
     system: str | None = None
     """A system message before every prompt."""
@@ -46,7 +46,7 @@ class Plan:
     """Whether a text is continued as it stands instead of being answered."""
 
     def setup(self, lm: DiffusionLM) -> dict[str, Any]:
-        """What must agree for two results to belong into one file."""
+        """The settings that must agree for two results to belong into one file."""
         return {
             "model": lm.name,
             "weights": fingerprint(lm),
@@ -65,7 +65,7 @@ class Row:
 
     id: Id
     content: Any
-    """What the file says: an object, a text, messages, or something unreadable."""
+    """The row as it was read: an object, a text, messages, or `Unreadable`."""
     plan: Plan
 
     def begin(self, lm: DiffusionLM) -> Order:
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def _said(self) -> dict[str, Any]:
-        """The columns that say something."""
+        """The row's columns that are not null."""
         columns = self.content if isinstance(self.content, dict) else {}
         return {name: value for name, value in columns.items() if value is not None}
 
@@ -121,7 +121,7 @@ class Row:
         return n_new
 
     def _options(self) -> Options:
-        """The options, with the row's own: its seed comes from its id, not from its place in a file or a batch."""
+        """The options with those of the row. Its seed comes from its id, not from its place in a file or a batch."""
         own = {name: value for name, value in self._said.items() if name in LOOP_FIELDS}
         seed = own.get("seed", zlib.crc32(repr((self.plan.options.seed, self.id)).encode()))
         if not isinstance(seed, int) or isinstance(seed, bool):
@@ -130,8 +130,8 @@ class Row:
 
 
 def read_rows(path: Path, plan: Plan) -> list[Row]:
-    """The rows of a file. One that is wrong in itself will have an error for a result; an id that stands twice is
-    refused, because nobody could tell which result is whose."""
+    """The rows of a file. One that is wrong in itself will have an error as its result; an id that occurs twice is
+    refused, because nobody could tell which of the results belongs to which row."""
     rows = [_row(number, content, plan) for number, content in enumerate(files.read(path))]
     for one, times in Counter(row.id for row in rows).items():
         if times > 1:
@@ -163,7 +163,7 @@ def parts_of(output: Path) -> Path:
 
 
 def check_own(output: Path) -> None:
-    """Refuse a file with something in it that no earlier start of the job wrote."""
+    """Refuse an output file with content that no earlier start of this job wrote."""
     parts = parts_of(output)
     if output.is_file() and output.stat().st_size and not (parts / SETUP).is_file():
         raise DapdError(
@@ -187,7 +187,8 @@ def run(
 
 
 def _work(team: Team, missing: list[Job[Row]]) -> Iterator[Record]:
-    """The longest first: texts of about the same length meet, and no long one is left for the end."""
+    """The results of the missing rows. The longest go first, so that texts of about the same length share passes and no
+    long one is left for the end."""
     jobs = sorted(missing, key=lambda job: -len(str(job.what.content)))
     for number, found in team.crew.outcomes([job.what for job in jobs]):
         result = {"error": found.reason} if isinstance(found, Failure) else found

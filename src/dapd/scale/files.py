@@ -14,11 +14,11 @@ from dapd.io.files import parse_json, write_bytes
 
 
 class Unreadable(str):
-    """What is wrong with a row that cannot be read."""
+    """The reason why a row cannot be read, in the place of its content."""
 
 
 def read(path: Path) -> list[Any]:
-    """The rows of a file: what each of them says, or what is wrong with it."""
+    """The rows of a file: the value of each, or an `Unreadable` with the reason."""
     reader = _by_ending(path, {".jsonl": _read_lines, ".parquet": _read_parquet})
     try:
         rows: list[Any] = reader(path)
@@ -36,7 +36,7 @@ def write(path: Path, records: Sequence[Record], columns: Sequence[str]) -> Path
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a name that says nothing of the form, or one whose form cannot be written here."""
+    """Refuse a file name with an unknown ending, and Parquet where the package for it is missing."""
     if _by_ending(path, {".jsonl": False, ".parquet": True}):
         _pyarrow()
 

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster. Ray places them, moves data and brings back what a node took with it; one process inside
+"""Workers on a Ray cluster. Ray places them, moves data, and repeats work that was lost with a node; one process inside
 each worker decodes, as on one machine, so that a text that kills it is known and given up."""
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from dapd.scale.team import Spread
 
 CPUS = 0.5
-"""What a worker asks for besides its GPU, or instead of one. Less than a whole: workers that hold every CPU would leave
-none for Ray's own tasks, and for a worker that has to move."""
+"""CPUs that a worker reserves, beside its GPU or without one. Less than a whole one: workers that hold every CPU would
+leave none for Ray's own tasks, and for a worker that has to move."""
 ROUNDS = 4
-"""Asks in a piece of work, for each place of a worker: within a piece, freed places are filled at once."""
+"""Most asks in a piece of work, for each place of a worker: within a piece, freed places are filled at once. It is also
+about the least number of pieces for each worker."""
 LOST = {"max_restarts": -1, "max_task_retries": -1}
-"""A worker that is lost with its node starts again elsewhere, and its piece of work with it, however often: while it is
-on its way, every call that cannot reach it counts as a try."""
+"""Options with which a worker that is lost with its node starts again elsewhere, and its piece of work with it, however
+often: while it moves, every call that cannot reach it counts as a try."""
 
 KNOCK_SECONDS = 10.0
-"""How long somebody may take to answer at a cluster's address."""
+"""Seconds within which a cluster's address must take a connection."""
 QUIET = {"RAY_DATA_LOG_LEVEL": "ERROR", "RAY_BACKEND_LOG_LEVEL": "fatal"}
-"""What keeps Ray from telling the user how it works."""
+"""Environment variables that keep Ray's own messages from the user."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Cluster:
 
     spread: Spread
     totals: dict[str, float]
-    """What all of its nodes have."""
+    """The resources of all its nodes together, by name (CPU, GPU, ...)."""
 
     def device(self, recipe: Recipe) -> str:
         """The kind of device that workers run on."""
@@ -51,18 +52,18 @@ class Cluster:
         return pick_device(recipe.device).type if recipe.device == "cpu" else "cuda"
 
     def needs(self, recipe: Recipe) -> dict[str, float]:
-        """What Ray sets aside for a worker."""
+        """The resources that Ray reserves for a worker."""
         return {"num_cpus": CPUS, "num_gpus": 1 if self.device(recipe) == "cuda" else 0}
 
     def free(self) -> str:
-        """What of the cluster nobody holds, in words."""
+        """The resources of the cluster that are free, in words."""
         import ray
 
         free, kinds = ray.available_resources(), [kind for kind in ("CPU", "GPU") if self.totals.get(kind)]
         return ", ".join(f"{free.get(kind, 0):g} of {self.totals[kind]:g} {kind}s" for kind in kinds) or "nothing"
 
     def late(self) -> DapdError:
-        """What to say where nothing comes any more."""
+        """The error for a cluster from which no result comes any more."""
         return DapdError(
             f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait "
             "for what holds it, ask for fewer workers, or give a longer --patience; what was done is kept"
@@ -98,7 +99,7 @@ def connected(spread: Spread) -> Iterator[Cluster]:
 
 
 def _knock(address: str | None) -> None:
-    """Refuse an address where nobody answers: Ray itself would try for minutes."""
+    """Refuse an address that takes no connection: Ray itself would try for minutes."""
     host, colon, port = (address or "").rpartition(":")
     if not colon or "://" in host or not port.isdigit():
         return  # a name of Ray's own, such as auto
@@ -120,7 +121,7 @@ class Seat:
         return {"number": [number for number, _ in found], "outcome": [pickle.dumps(value) for _, value in found]}
 
     def outcomes(self, asks: Sequence[tuple[int, bytes]]) -> list[Outcome]:
-        """A piece of work; numbers are those of the whole."""
+        """The outcomes of a piece of work, with the asks' numbers in the whole work."""
         try:
             found = list(self.processes.outcomes([ask for _, ask in asks]))
         except DapdError as error:  # as a value it arrives as it is; Ray would wrap an exception in its own words
@@ -130,7 +131,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Stream:
-    """Work that comes at once and goes through Ray Data."""
+    """Work whose asks are all known at once: it goes through Ray Data."""
 
     cluster: Cluster
     recipe: Recipe
@@ -167,7 +168,7 @@ class Stream:
 
 
 class Actors:
-    """Work that comes in several calls, for workers that keep their model in between."""
+    """Work that comes in several calls: actors keep their model in between."""
 
     def __init__(self, cluster: Cluster, recipe: Recipe) -> None:
         import ray

@@ -1,4 +1,4 @@
-"""How a worker gets its model, in a form that travels."""
+"""How a worker gets its model, in a form that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class Recipe:
     places: int = 16
     """Texts that share a forward pass, at most."""
     weights: str | None = None
-    """The digest that the weights must have; None: it is not known."""
+    """The digest that the weights must have; None: they are not compared."""
     own_files: tuple[Path, ...] = ()
     """Files with strategies of the user's own."""
     own_sources: tuple[str, ...] = ()
-    """Files whose lines are told where they fail: these, and those of modules."""
+    """The user's own source files, modules included, whose lines an error shows where they fail."""
     paths: tuple[str, ...] = ()
-    """Where modules of the user's own are looked for."""
+    """Folders in which modules of the user's own are looked for."""
 
     def load(self) -> DiffusionLM:
         return load_named(self.model, device=self.device, dtype=self.dtype, fp8=self.fp8)
 
     def here(self, device: str) -> DiffusionLM:
-        """The model for the one who leads the workers, who run on that kind of device: the same weights in main memory.
+        """The model for the process that leads workers on that kind of device: the same weights in main memory.
 
-        It writes prompts as tokens and says which weights these are; it decodes nothing.
+        It encodes prompts and identifies the weights; it decodes nothing.
         """
         dtype = torch.bfloat16 if self.fp8 else self.dtype or default_dtype(device)
         lm = load_named(self.model, device="cpu", dtype=dtype)
         return DiffusionLM(lm.network, lambda: lm.tokenizer, name=f"{lm.name} (fp8)") if self.fp8 else lm
 
     def for_workers_of(self, here: DiffusionLM) -> Recipe:
-        """The recipe as it travels: with what this process knows and another one must."""
+        """The recipe to send to workers, with what only this process knows: the digest, own files, module paths."""
         # Quantised weights have another digest, and random ones other numbers on every kind of device.
         certain = not self.fp8 and not self.model.startswith("random:")
         return replace(

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 NAME = "dapd"
-"""What Ray Serve calls the application."""
+"""The name of the application in Ray Serve."""
 HEALTH_SECONDS = 5.0
-"""How often a replica is asked whether it is well."""
+"""Seconds between two health checks of a replica."""
 GLANCE = 0.2
 """Seconds between two looks at what the replicas are doing."""
 
@@ -42,7 +42,7 @@ class Fleet:
 
     replicas: int
     max_replicas: int | None = None
-    """Up to how many there may be under load; None: no more than `replicas`."""
+    """Most replicas under load; None: no more than `replicas`."""
     address: str | None = None
     """A Ray cluster that is running; None: one on this machine, which ends with the server."""
     patience: float = PATIENCE
@@ -130,7 +130,7 @@ def deployment(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -
     return serve.deployment(serve.ingress()(Replica)).options(
         name="server",
         ray_actor_options=cluster.needs(recipe),
-        # More than an engine takes: it refuses by itself what is too much, with a word on when to come back.
+        # More than an engine takes: it refuses the excess itself, and its answer says when to come back.
         max_ongoing_requests=limits.places + limits.queue + CONNECTIONS,
         max_queued_requests=CONNECTIONS,
         health_check_period_s=HEALTH_SECONDS,
@@ -141,8 +141,8 @@ def deployment(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -
 
 
 def _start(config: Config) -> None:
-    """Start what Ray Serve itself consists of. On a busy machine that takes longer than the minute which it waits, or
-    than it gives its proxy, which it then replaces."""
+    """Start Ray Serve's own processes, trying again until PATIENCE is over. On a busy machine they take longer than the
+    minute that it waits, or than the time that it gives its proxy, which it then replaces."""
     from ray import serve
     from ray.exceptions import RayActorError
 
@@ -151,7 +151,7 @@ def _start(config: Config) -> None:
         try:
             serve.start(http_options={"host": config.host, "port": config.port})
             return
-        except (TimeoutError, RayActorError) as error:  # asked again, it goes on from where it is
+        except (TimeoutError, RayActorError) as error:  # a second call goes on where the first one ended
             if time.monotonic() > end:
                 raise DapdError(f"Ray Serve does not start: {first_line(error)}") from None
 
@@ -178,7 +178,7 @@ def _wait_until_ready(fleet: Fleet, cluster: Cluster) -> None:
 
 
 def _end(limits: Limits) -> None:
-    """Delete the application, which waits for what the replicas have begun."""
+    """Delete the application, which waits until the replicas have finished their requests."""
     from ray import serve
 
     end = time.monotonic() + limits.drain_seconds
@@ -192,7 +192,7 @@ def _end(limits: Limits) -> None:
 
 
 def _leave(fleet: Fleet) -> None:
-    """Leave nothing of ours in a cluster that lives on; one of our own ends anyway."""
+    """Remove the application from a cluster that goes on running; one that was started here ends anyway."""
     from ray import serve
 
     if fleet.address is not None:

@@ -1,4 +1,4 @@
-"""A model and those who decode with it, for the length of a command."""
+"""A model and the workers that decode with it, for the duration of a command."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Spread:
-    """How work is spread."""
+    """How work is spread over workers."""
 
     workers: int = 1
     ray: bool = False
-    """A Ray cluster on this machine, for as long as the work takes."""
+    """Whether to start a Ray cluster on this machine, for as long as the work takes."""
     address: str | None = None
-    """A Ray cluster that is running."""
+    """Address of a Ray cluster that is running; None: none is used, unless `ray` starts one."""
     patience: float = PATIENCE
     """With Ray: seconds without any result after which it is given up."""
 
@@ -50,7 +50,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Team:
-    """A model, and whoever decodes with it."""
+    """A model, and the workers that decode with it."""
 
     lm: DiffusionLM
     crew: Crew
@@ -60,7 +60,7 @@ class Team:
 def gathered(
     recipe: Recipe, spread: Spread, tell: Callable[[str], None] = lambda text: None, *, in_one: bool = False
 ) -> Iterator[Team]:
-    """The team for some work, and its end. `in_one`: all asks come at once, which is what Ray Data is made for."""
+    """The team for some work, which ends with the context. `in_one`: all asks come at once, as Ray Data needs it."""
     if spread.is_here:
         lm = recipe.load()
         yield Team(lm, Worker(lm, recipe.places))
@@ -83,7 +83,7 @@ def gathered(
 
 
 class SpreadLM(DiffusionLM):
-    """A model whose texts are decoded by others; what they are asked and what is made of it is decided here."""
+    """A model whose texts are decoded by workers; this process prepares the asks and handles the results."""
 
     def __init__(self, here: DiffusionLM, crew: Crew) -> None:
         super().__init__(here.network, lambda: here.tokenizer, name=here.name)
@@ -99,7 +99,7 @@ class SpreadLM(DiffusionLM):
         watchers: Sequence[Callable[[Step], None]] = (),
         constraint: Constraint | None = None,
     ) -> Iterator[tuple[int, Completion]]:
-        """As without workers, who have their own number of places: `batch_size` is theirs to know."""
+        """As without workers, but `batch_size` is ignored: a worker has its own number of places."""
         if watchers or constraint is not None:
             raise DapdError("workers show no single passes and keep no forms; use one process")
         chosen = as_setting(strategy)
@@ -116,7 +116,7 @@ class SpreadLM(DiffusionLM):
 
 
 def _certain(outcome: Outcome) -> Outcome:
-    """An outcome that is a result; in an evaluation every text must have one."""
+    """An outcome that is a result. A failure is raised: in an evaluation every text must have a result."""
     if isinstance(outcome[1], Failure):
         raise outcome[1].error()
     return outcome

@@ -1,4 +1,4 @@
-"""What a worker does: it takes texts that are asked for, and hands out what became of each, in any order."""
+"""The work of a worker: it takes asks for texts, and returns the outcome of each in any order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Order:
     canvas: Canvas
     strategy: Selects
     options: Options
-    """With a seed of the text's own: whoever decodes it, in whatever company, draws the same numbers."""
+    """With a seed of the text's own, so that every worker draws the same numbers, whatever shares its passes."""
 
     @property
     def seed(self) -> int:
@@ -39,7 +39,7 @@ class Ask(Protocol):
     def begin(self, lm: DiffusionLM) -> Order: ...
 
     def end(self, lm: DiffusionLM, done: Completion) -> Any:
-        """What travels back."""
+        """The result that is sent back."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Call:
-    """Any other use of the model: a function that can be imported, and what it is given besides the model."""
+    """Any other use of the model: a function that can be imported, and its argument beside the model."""
 
     function: Callable[[DiffusionLM, Any], Any]
     item: Any
@@ -68,11 +68,11 @@ class Failure:
     """Why there is no result."""
 
     reason: str
-    """In one line."""
+    """The reason in one line."""
     lines: str | None = None
-    """Where code of the user's own failed: the reason with its lines."""
+    """The reason with the lines that failed, if they are code of the user's own; else None."""
     traceback: str = ""
-    """The whole of it, from the process where it happened."""
+    """The whole traceback, from the process where it happened."""
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
@@ -82,7 +82,7 @@ class Failure:
         return cls(account(error), crash(error), told)
 
     def error(self) -> DapdError:
-        """The same as an exception; what happened in another process stands in its traceback, too."""
+        """The failure as an exception, with the traceback of the process where it happened as a note."""
         error = DapdError(self.reason) if self.lines is None else CrashError(self.lines)
         if self.traceback:
             error.add_note(self.traceback)
@@ -94,10 +94,10 @@ Outcome = tuple[int, Any]
 
 
 class Crew(Protocol):
-    """Whoever does the work: this process, several of them, or a cluster."""
+    """The workers: this process, several processes, or a cluster."""
 
     def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
-        """One outcome for every ask, as they come."""
+        """One outcome for every ask, in the order in which they are ready."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Worker:
             yield from self.step()
 
     def admit(self, number: int, ask: Ask | Call) -> list[Outcome]:
-        """Take in an ask; what needs no pass, or cannot be done at all, has its outcome at once."""
+        """Take in an ask; one that needs no pass, or cannot be done at all, has its outcome at once."""
         try:
             if isinstance(ask, Call):
                 return [(number, ask.function(self.lm, ask.item))]
@@ -164,8 +164,8 @@ class Worker:
 
 
 def _failure(error: Exception) -> Failure:
-    """What went wrong with one text. A device that is broken is not one text's fault: no further text would fare any
-    better, so it ends the worker instead."""
+    """The failure of one text. A device that is broken is not one text's fault: every further text would fail, so
+    it ends the worker instead."""
     if isinstance(error, torch.AcceleratorError):
         raise error
     return Failure.of(error)

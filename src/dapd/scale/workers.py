@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: one that dies is started again, and what it was doing is done again."""
+"""Workers as processes of this machine: one that dies is started again, and its asks are done again."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ STRIKES = 3
 STARTS = 3
 """Workers that may die one after the other before they are ready."""
 AHEAD = 2
-"""Asks that a worker has at hand, for each of its places: the next text never waits for the post."""
+"""Asks that a worker has at hand, for each of its places, so that a free place never waits for the next text."""
 
 
 Sent = Ask | Call | bytes
-"""What is sent to a worker; bytes were packed by somebody else."""
+"""A message to a worker; bytes are an ask that was packed elsewhere."""
 
 
 class Processes:
@@ -55,8 +55,8 @@ class Processes:
             member.end()
 
     def outcomes(self, asks: Sequence[Sent]) -> Iterator[Outcome]:
-        """One outcome for every ask. Those that a dead worker had at hand are done again, each alone: so the one that
-        killed it kills no other's work, and is known by its third victim."""
+        """One outcome for every ask. Those that a dead worker had at hand are done again, each alone in a worker: so
+        the one that killed it does no more harm to others, and is given up when it has killed STRIKES workers."""
         fresh, suspects = deque(range(len(asks))), deque[int]()
         strikes: Counter[int] = Counter()
         unfinished = len(asks)
@@ -83,7 +83,7 @@ class Processes:
             member.send(number := suspects.popleft(), asks[number])
 
     def _heard(self) -> list[_Member]:
-        """The workers that said something or died; waits for the first."""
+        """The workers that sent something or died; waits until there is one."""
         by_line = {member.line: member for member in self.members}
         heard = [by_line[line] for line in wait(list(by_line)) if isinstance(line, Connection)]
         for member in heard:
@@ -93,7 +93,7 @@ class Processes:
         return heard
 
     def _lost(self, member: _Member) -> list[int]:
-        """What a worker had at hand when it died, if it did; another one is started in its place."""
+        """The asks that a worker had at hand when it died, if it did; another one is started in its place."""
         if not member.dead:
             self.early_deaths = 0 if member.ready else self.early_deaths
             return []
@@ -132,7 +132,7 @@ class _Member:
         self.inbox: deque[Outcome] = deque()
         self.ready = self.dead = False
         self.refusal: str | None = None
-        """Why it cannot work at all."""
+        """Why it cannot work at all; None: it can, as far as is known."""
 
     @classmethod
     def start(cls, recipe: Recipe) -> _Member:
@@ -153,12 +153,12 @@ class _Member:
         self._post((number, packed(ask)))
 
     def _post(self, message: Any) -> None:
-        # Whoever is dead cannot be written to; that is found out by listening.
+        # A dead process cannot be written to; `listen` finds out that it is dead.
         with contextlib.suppress(OSError):
             self.line.send_bytes(pickle.dumps(message))
 
     def listen(self) -> None:
-        """Take in what it has said."""
+        """Take in the messages that have arrived."""
         try:
             while self.line.poll():
                 self._take(pickle.loads(self.line.recv_bytes()))
@@ -175,19 +175,19 @@ class _Member:
             self.inbox.append(message)
 
     def end(self) -> int:
-        """Have the process end, and say with which code it did."""
+        """Kill the process; returns its exit code."""
         self.line.close()
         self.process.kill()
         return self.process.wait()
 
 
 READY = None
-"""What a worker says when it has its model."""
+"""The message of a worker that has its model."""
 
 
 @dataclass(frozen=True)
 class _Refusal:
-    """What a worker says that cannot work at all, here or anywhere."""
+    """The message of a worker that cannot work at all, so that starting another one would not help."""
 
     reason: str
 
@@ -218,7 +218,7 @@ def main(descriptor: int) -> None:
 
 
 def packed(ask: Sent) -> bytes:
-    """An ask as bytes, unless it is packed already: whoever passes it on need not understand it."""
+    """An ask as bytes, unless it is packed already: a process that only passes it on need not be able to read it."""
     try:
         return ask if isinstance(ask, bytes) else pickle.dumps(ask)
     except Exception as error:  # pickle has no common base class for its failures
@@ -226,7 +226,7 @@ def packed(ask: Sent) -> bytes:
 
 
 def _unpacked(message: bytes) -> tuple[int, Ask | Call]:
-    """An ask with its number; where this process cannot read it, one that says so."""
+    """An ask with its number; where this process cannot read it, a call that raises the reason."""
     number, ask = pickle.loads(message)
     try:
         return number, pickle.loads(ask)
@@ -239,8 +239,8 @@ def _raise(lm: DiffusionLM, reason: str) -> None:
 
 
 def _receive(line: Connection, inbox: SimpleQueue[bytes]) -> None:
-    """Empty the line all the time: two that write to each other and do not read would wait for ever. Without a leader
-    there is nothing left to do."""
+    """Read the line all the time: two processes that write to each other and do not read would wait for ever. When the
+    leader is gone, so is the work, and the process ends."""
     try:
         while True:
             inbox.put(line.recv_bytes())

@@ -1,4 +1,4 @@
-"""Answers as they go over the wire: whole, or in chunks that a stock client reads without harm."""
+"""The JSON of answers: whole, or in chunks that an unmodified OpenAI client can read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES: dict[Kind, tuple[str, str, str]] = {
     "completion": ("cmpl", "text_completion", "text_completion"),
     "infill": ("infill", "infill", "infill.chunk"),
 }
-"""The beginning of an answer's id, what an answer calls itself, and what a chunk does."""
+"""The beginning of an answer's id, the `object` of a whole answer, and the `object` of a chunk."""
 
 
 class Answers:
@@ -49,7 +49,7 @@ class Answers:
         content: Any = event.text if self.kind != "chat" else {"content": event.text} if event.text else {}
         chunk = self._chunk(event.index, content)
         if event.record is not None:
-            # No decoder of this package takes a token back; the field is there for those that will.
+            # No decoder of this package takes a token back; the field is there for decoders that do.
             chunk["denoise"] = {**live(event.record, event.nodes), "revoked": []}
         return chunk
 

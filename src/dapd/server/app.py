@@ -58,12 +58,12 @@ class Front:
         self.config = config
         self.planner = Planner(lm, config.limits)
         self.readers = ThreadPoolExecutor(2, "dapd-reader")
-        """Read prompts: a long one does not hold up the event loop."""
+        """Threads that read prompts, so that a long one does not hold up the event loop."""
         self.builders = ThreadPoolExecutor(1, "dapd-builder")
-        """Reads requests for a form, one after the other: to build one may take seconds, which others do not wait."""
+        """One thread for requests with a form: to build one may take seconds, for which other requests do not wait."""
 
     def close(self) -> None:
-        """Read no more requests."""
+        """Stop the threads that read requests."""
         for pool in (self.readers, self.builders):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -103,7 +103,7 @@ def _n_top(body: Asked) -> int:
 
 
 def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
-    """The application around an engine, which it starts and ends. The model is then known by its name for clients."""
+    """The application around an engine, which it starts and ends. The model is renamed to the name that clients use."""
     lm.name = config.public_name(lm.name)
     front = Front(lm, engine, config)
 

@@ -1,4 +1,4 @@
-"""How a server is set up: what it takes at most, and whom it answers."""
+"""The settings of a server: its limits, its address, and who may use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dapd.errors import DapdError
 KEYS_VARIABLE = "DAPD_API_KEYS"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 APPROXIMATE = " (fp8)"
-"""What stands behind the name of a model in fp8."""
+"""The suffix of the name of a model in fp8."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Limits:
     places: int = 16
     """Texts that are decoded at the same time; each n and each prompt of a request is one."""
     queue: int = 64
-    """Texts that may wait for a place; beyond, the answer is 429."""
+    """Texts that may wait for a place; a request for more is answered with status 429."""
     body_bytes: int = 1_000_000
     prompt_tokens: int = 16_384
     new_tokens: int = 4_096
@@ -33,13 +33,13 @@ class Limits:
     pattern_chars: int = 20_000
     """Characters of a regular expression or a JSON Schema."""
     seconds: float = 600.0
-    """From the request to its answer; a request may ask for less."""
+    """Seconds that a request may take; its `timeout` may ask for less."""
     body_seconds: float = 30.0
-    """Until a request's body has arrived."""
+    """Seconds that each part of a request's body may take to arrive."""
     write_seconds: float = 30.0
-    """Until a client has taken what was written to it; one that reads more slowly is left."""
+    """Seconds that a client may take to read a chunk of a stream; a slower one is disconnected."""
     drain_seconds: float = 30.0
-    """What running requests get to finish when the server is told to end."""
+    """Seconds that running requests have to finish when the server is told to end."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -60,7 +60,7 @@ class Config:
     """Origins of other pages whose scripts may call the server, such as https://example.org."""
     limits: Limits = field(default_factory=Limits)
     name: str | None = None
-    """What clients call the model; None: what it was loaded as."""
+    """The model's name for clients; None: as it was loaded, see `public_name`."""
 
     def __post_init__(self) -> None:
         if not self.is_local and not self.keys and not self.anonymous:
@@ -81,13 +81,13 @@ class Config:
         try:
             asyncio.run(bind())
         except OSError as error:
-            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio says before it where that was
+            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address before the reason
             raise DapdError(
                 f"cannot listen at {self.host}, port {self.port}: {why}; choose another --port or --host"
             ) from None
 
     def url(self, port: int | None = None) -> str:
-        """Where clients find the server; `port` is the one it got, where it was free to take any."""
+        """The address for clients; `port` is the port that was taken, where any free one was asked for."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port if port is None else port}"
 
@@ -96,7 +96,7 @@ class Config:
         return self.host in LOOPBACK
 
     def public_name(self, loaded_as: str) -> str:
-        """The model's name for clients; of a folder or a file the last part, since its path is nobody's business."""
+        """The model's name for clients; of a folder or a file only the last part, so that no path is shown."""
         name = loaded_as.removesuffix(APPROXIMATE)
         path, module, function = name.partition(".py:")
         if module or Path(name).is_dir():
@@ -130,7 +130,7 @@ class Keys:
 
     def __contains__(self, key: object) -> bool:
         digest = _digest(str(key))
-        # Every key is compared, also after one fits: the time tells nothing.
+        # Every key is compared, even after one fits: so the time that it takes reveals nothing.
         return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
 
 

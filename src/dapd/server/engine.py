@@ -18,10 +18,11 @@ from dapd.server.metrics import Metrics
 logger = logging.getLogger("dapd.server")
 
 HEAD_START = 10.0
-"""Seconds that the shortest text may overtake the longest one in the queue: short ones go first, none starves."""
+"""Seconds by which the longest possible text is moved back in the queue, a shorter one by its share of that length.
+Short texts so go first, and none starves."""
 LONG_SHARE = 4
-"""4 means a quarter: a text is long if its canvas is longer than a quarter of the longest possible one, and a quarter
-of the places is kept free of long texts."""
+"""With 4, a text is long if its canvas is longer than a quarter of the longest possible one, and a quarter of the
+places is kept free of long texts."""
 
 
 class BusyError(DapdError):
@@ -39,8 +40,8 @@ class ClosedError(DapdError):
 class Engine:
     """Decodes jobs that come and go.
 
-    `submit` and `cancel` may be called from any thread. A job's own thread of events is `Job.tell`, which the engine
-    calls after passes; it must not block.
+    `submit` and `cancel` may be called from any thread. Events are reported through `Job.tell`, which the engine calls
+    on its own thread after a pass; it must not block.
     """
 
     def __init__(self, lm: DiffusionLM, limits: Limits, metrics: Metrics | None = None) -> None:
@@ -52,11 +53,11 @@ class Engine:
         self.running: dict[Job, None] = {}
         """The jobs that have a place, in the order in which they got it. Only the engine's thread changes it."""
         self.left: set[Job] = set()
-        """Jobs whose client went away."""
+        """Cancelled jobs that are still to be removed."""
         self.draining = False
         self.ending = False
         self.row_seconds = 1.0
-        """How long a text has a place, about."""
+        """Running mean of the seconds for which a text has a place."""
         self.metrics.waiting.set_function(lambda: len(self.queue))
         self.metrics.running.set_function(lambda: len(self.running))
         self.changed = threading.Condition()
@@ -86,19 +87,19 @@ class Engine:
             self.changed.notify()
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Forget jobs whose client went away; their rows are gone before the next pass."""
+        """Give up jobs whose client went away; their rows leave before the next pass."""
         with self.changed:
             self.left.update(jobs)
             self.changed.notify()
 
     def drain(self) -> None:
-        """Take no more requests, and finish those that are here."""
+        """Take no more requests, and finish those that were accepted."""
         with self.changed:
             self.draining = True
             self.changed.notify()
 
     def stop(self) -> None:
-        """End the thread; what is not finished fails."""
+        """End the thread; texts that are not finished fail."""
         with self.changed:
             self.draining = self.ending = True
             self.changed.notify()
@@ -113,7 +114,7 @@ class Engine:
         return min(60, max(1, math.ceil(rounds * self.row_seconds)))
 
     def _run(self) -> None:
-        """The thread: whatever ends it, nobody is left waiting."""
+        """The work of the thread. Whatever ends it, every job that is not finished is told that it failed."""
         try:
             while not self.ending:
                 self._turn_over()
@@ -126,7 +127,7 @@ class Engine:
             self.decoder.close(keep=False)
 
     def _turn_over(self) -> None:
-        """Wait for work, let go of whom nobody waits for, give places, and make one step."""
+        """Wait for work, give up cancelled and late jobs, give free places to others, and run one pass."""
         with self.changed:
             while self.idle and not self.left and not self.ending:
                 self.changed.wait()
@@ -136,7 +137,7 @@ class Engine:
             self._step()
 
     def _let_go(self) -> None:
-        """Let those leave whose client is gone or whose time is up."""
+        """Give up the jobs whose client is gone or whose time is up."""
         now = time.monotonic()
         for job in [*self.queue, *self.running]:
             if job in self.left:
@@ -146,7 +147,7 @@ class Engine:
         self.left.clear()
 
     def _give_places(self) -> None:
-        """Give free places to those that wait: short texts sooner than long ones, and not all places to long ones."""
+        """Give free places to waiting jobs: short texts sooner than long ones, and not all places to long ones."""
         reserved = self.limits.places // LONG_SHARE
         for job in sorted(self.queue, key=self._turn):
             n_long = sum(map(self._is_long, self.running))
@@ -182,7 +183,7 @@ class Engine:
         try:
             steps = self.decoder.step()
         except Exception:
-            # Not the fault of one text: the decoder survives those. Nobody knows what state it is in.
+            # A single text's fault would be in `failures`. After this one the state of the decoder is unknown.
             logger.exception("a step failed as a whole; all texts in it are given up")
             for job in [*self.running]:
                 self._fail(job, "fault")
@@ -215,7 +216,7 @@ class Engine:
             self._fail(job, "fault")
             return
         if finished is not None:
-            # Told last: whoever has the answer finds its place free and the text counted.
+            # Told last, so that a client with an answer finds the place free and the text counted.
             self._leave(job)
             self._count(job, finished)
             job.tell(finished)

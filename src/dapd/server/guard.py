@@ -1,6 +1,6 @@
-"""Before a request reaches its handler: who may ask, from where, and how much. Behind it: the headers of every answer.
+"""Checks before a request reaches its handler (who may ask, from where, how much), and the headers of every answer.
 
-This is plain ASGI, because it must see a body before anybody has read it.
+This is plain ASGI, because it must count the bytes of a body while they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dapd.server.metrics import Metrics
 from dapd.server.mistakes import answer
 
 OPEN = ("/", "/health", "/ready", "/favicon.ico")
-"""Paths that need no key; what lies under /static needs none either: it is the page's own code."""
+"""Paths that need no key; those under /static/, the page's own code, need none either."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -52,7 +52,7 @@ class Guard:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(own)
-                # A path that nobody serves is not a label: a client could make up any number of them.
+                # Unknown paths share one label: a client could make up any number of them.
                 route = scope.get("route")
                 self.metrics.requests.labels(getattr(route, "path", "other"), str(message["status"])).inc()
             await send(message)
@@ -66,7 +66,7 @@ class Guard:
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
         """Why a request is not let in, as a status and a sentence."""
         host = urlsplit(f"//{headers.get('host', '')}").hostname if _is_plain(headers.get("host", "")) else None
-        # A page of another site may have its own name lead to this machine; the name it used gives it away.
+        # A page of another site may have its own name lead to this machine (DNS rebinding): the Host header shows it.
         if self.config.is_local and host not in LOOPBACK:
             return 403, "this server answers to localhost only"
         origin = headers.get("origin")
@@ -82,7 +82,7 @@ class Guard:
         return None
 
     def _limited(self, receive: Receive) -> Receive:
-        """The same messages, as long as they are not too many and come in time."""
+        """`receive` with limits: on the bytes of the body, and on the time that each part of it takes."""
         limits = self.config.limits
         read, whole = 0, False
 
@@ -104,5 +104,5 @@ class Guard:
 
 
 def _is_plain(host: str) -> bool:
-    """Whether a host header can be read as one at all."""
+    """Whether `urlsplit` can read a Host header: it fails on a bracket that is not closed."""
     return "[" not in host or "]" in host

@@ -1,4 +1,4 @@
-"""One text on its way through the engine: what is asked, who is told, and what comes of it."""
+"""One text in the engine: the work that was asked for, the events that report on it, and its result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dapd.trace import Record, Recorder
 Reason = Literal["fault", "timeout", "closed", "gone"]
 
 LOWEST = -9999.0
-"""The log-probability that stands for minus infinity, as elsewhere: JSON has no word for it."""
+"""The log-probability that stands for minus infinity, as in other servers: JSON cannot write that."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be decoded, and how."""
+    """A text to decode, and how to decode it."""
 
     canvas: Canvas
     strategy: Selects
@@ -34,9 +34,9 @@ class Work:
     stops: tuple[str, ...] = ()
     constraint: Constraint | None = None
     per_pass: bool = False
-    """Whether every pass is told, and not only new text."""
+    """Whether every pass is reported, and not only those that add text."""
     label: str = ""
-    """What the caller calls the strategy."""
+    """The name of the strategy in the request."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,21 @@ class Scored:
 
 @dataclass(frozen=True)
 class Passed:
-    """A pass of a text."""
+    """Event: a pass of a text."""
 
     index: int
-    """Which of the request's texts."""
+    """Number of the text in its request, from 0."""
     text: str
-    """What was added to the finished beginning."""
+    """The text that was added to the finished beginning."""
     record: Record | None = None
-    """What the pass did, where every pass is told."""
+    """The record of the pass; None where not every pass is reported."""
     nodes: list[int] = field(default_factory=list)
     """The positions that were masked before it."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A text is complete."""
+    """Event: a text is complete."""
 
     index: int
     text: str
@@ -78,7 +78,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A text that came to nothing. `gone`: its client left, and nobody is to be told."""
+    """Event: a text failed. With the reason `gone` its client has left, and no answer is sent."""
 
     index: int
     reason: Reason
@@ -95,13 +95,13 @@ class Job:
     work: Work
     index: int
     tell: Callable[[Event], None]
-    """Called on the engine's thread."""
+    """Called with every event, on the engine's thread."""
     deadline: float
     """On the clock of `time.monotonic`."""
     arrived: float = field(default_factory=time.monotonic)
     began: float | None = None
     spoke: float | None = None
-    """When its first text was finished."""
+    """When its first finished text was there, on the same clock; None: there is none yet."""
 
     def __post_init__(self) -> None:
         work = self.work
@@ -113,7 +113,7 @@ class Job:
         self._scored: dict[int, Scored] = {}
 
     def add(self, step: Step) -> Finished | None:
-        """Take in a pass and tell of it; gives what is to be told once the text is complete."""
+        """Take in a pass and report it; returns the last event once the text is complete."""
         self.passes += 1
         added = self.transcript.read(step.canvas)
         if added and self.spoke is None:

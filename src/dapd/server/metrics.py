@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus. The names for diffusion are those of vLLM, with our prefix."""
+"""The metrics of a server, for Prometheus. The names for diffusion are those of vLLM, with our prefix."""
 
 from __future__ import annotations
 

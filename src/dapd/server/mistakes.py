@@ -1,4 +1,4 @@
-"""What is answered when something is wrong: always JSON of OpenAI's form, and never a word about the inside."""
+"""Answers to requests that cannot be served: always JSON of OpenAI's form, and never details of the server's inside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAULTS: dict[Reason, tuple[int, str]] = {
 }
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 WORDS = 500
-"""Characters of a message: what a client wrote may stand in it."""
+"""Most characters of an error message, which may quote what a client wrote."""
 
 
 PLAIN = {
@@ -40,7 +40,7 @@ PLAIN = {
     "model_type": "it must be a JSON object",
     "model_attributes_type": "it must be a JSON object",
 }
-"""What the libraries say, or the kind of mistake that they name, in words for whoever wrote the request."""
+"""A library's message, or its name for a kind of mistake -> words for the author of the request."""
 
 
 class MistakeError(DapdError):
@@ -70,8 +70,10 @@ def answer(
 
 
 async def on_validation(_: Request, error: Exception) -> JSONResponse:
-    """The most particular thing that is wrong with a body: for a field of several types, that of the nearest one, and
-    of the wrong type only where it has none of them."""
+    """Answer with the most specific error in a body: a wrong value before a wrong type, then the one deepest inside.
+
+    A field that has none of its types is answered with all of them.
+    """
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     first = max(found, key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))

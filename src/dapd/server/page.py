@@ -16,14 +16,14 @@ from dapd.settings import DEFAULT_STRATEGY
 from dapd.strategies import PRESETS
 
 EXAMPLES = ("quiz", "story", "record")
-"""Tasks of the lab with a prompt on its page: its vocabulary is closed, and a visitor has to begin somewhere."""
+"""Tasks whose prompts the page offers for the lab model: its vocabulary is closed, so a visitor needs examples."""
 KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
 TRACES = "@@TRACES@@"
 """Where the saved page holds its decodings; the live page's script writes them in."""
 
 
 def add_page(app: FastAPI, lm: DiffusionLM, limits: Limits) -> None:
-    """Serve the page and what it is made of."""
+    """Serve the page and the files that it is made of."""
     static = _static()
     about: dict[str, Any] = {
         "model": lm.name,

@@ -1,4 +1,4 @@
-"""From a request to the texts that the engine decodes. Every mistake of a client's comes to light here."""
+"""From a request to the texts that the engine decodes. Every mistake of a client is found here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Plan:
     works: list[Work]
     prompt_tokens: int
     echoes: list[str]
-    """What stands before each text in the answer."""
+    """The prompt that the answer repeats before each text; empty without `echo`."""
 
 
 class Planner:
@@ -102,7 +102,7 @@ class Planner:
         return Plan(works, counted, [""] * len(works))
 
     def _work(self, body: Request, work: Work, chosen: Setting) -> Work:
-        """The work, if it can be done."""
+        """The work with its label, or the error of a row that cannot be decoded."""
         per_pass = body.stream and body.stream_mode == "denoise"
         label = body.strategy.name if isinstance(body.strategy, StrategyChoice) else body.strategy
         work = replace(work, per_pass=per_pass, label=label or DEFAULT_STRATEGY)
@@ -110,7 +110,7 @@ class Planner:
         if need is not None:
             with blaming("strategy"):
                 need.resolve(self.lm.network.n_layers)
-        # The engine makes the row anew when its turn comes: what is wrong with it is said now.
+        # The engine makes its own row when the turn comes; this one only brings out mistakes now.
         try:
             Row(
                 self.lm.network, work.canvas, work.strategy, work.options,
@@ -121,7 +121,7 @@ class Planner:
         return work
 
     def _blamed(self, body: Request, message: str) -> str:
-        """The field that a mistake in the row comes from: one that the message names, or one whose matter it is."""
+        """The request's field that an error of its row is about: the one that the message names, or the likeliest."""
         words = set(re.findall(r"\w+", message.replace("max_new_tokens", "max_tokens"))) - {"model"}
         named = [name for name in type(body).model_fields if name in words]
         if not named and "blocks" in words and body.n_blocks is not None:
@@ -171,7 +171,7 @@ class Planner:
         pairs = []
         for token, amount in (body.logit_bias or {}).items():
             known = token.isascii() and token.isdigit() and int(token[:12]) < self.lm.network.vocab_size
-            if not known or token != str(int(token)):  # 01 would be a second word for 1
+            if not known or token != str(int(token)):  # 01 would be a second spelling of 1
                 raise MistakeError("logit_bias", f"{token[:40]!r} is not a token id of the model")
             pairs.append((int(token), float(amount)))
         return tuple(sorted(pairs))
@@ -204,7 +204,7 @@ class Planner:
         return ids
 
     def _n_new(self, body: Answering, wanted: int | None, prompt: Prompt, n_prompt: int) -> int:
-        """How many tokens the answer may have; where the request does not say, what `dapd generate` would take, in
+        """How many tokens the answer may have. Where the request does not say, it is the default of `dapd generate`, in
         whole blocks that the model has room for."""
         if wanted is not None:
             if wanted > self.limits.new_tokens:
@@ -232,14 +232,14 @@ class Planner:
             raise MistakeError(param, f"{param}: {length} tokens; at most {most} are allowed", code="too_long")
 
     def _check_room(self, param: str, length: int) -> None:
-        """A prompt that fills the model alone is too long, however few tokens are asked for."""
+        """Refuse a prompt that leaves no room for an answer, however few tokens are asked for."""
         most = self.lm.network.max_length - 1
         if length > most:
             words = f"{param}: {length} tokens; the model takes {most} and one to answer with"
             raise MistakeError(param, words, code="context_length_exceeded")
 
     def seconds(self, body: Request) -> float:
-        """The time that a request has, from now on."""
+        """Seconds that a request may take from now on."""
         asked, most = body.timeout, self.limits.seconds
         if asked is not None and asked > most:
             raise MistakeError("timeout", f"timeout is {asked:g}; at most {most:g} seconds are allowed")
@@ -248,7 +248,7 @@ class Planner:
 
 @contextmanager
 def blaming(param: str) -> Iterator[None]:
-    """Inside, a mistake is one of this parameter's."""
+    """Inside this context a mistake is reported as one in this parameter."""
     try:
         yield
     except MistakeError:

@@ -1,4 +1,4 @@
-"""A server from its start to its end: on SIGTERM it takes no more requests and finishes those that are here."""
+"""A server from its start to its end: on SIGTERM it takes no more requests and finishes those that are running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONNECTIONS = 1024
 
 class DrainingServer(uvicorn.Server):
     """Keeps answering /ready and running requests while the engine drains. Ctrl-C, or a second signal, gives running
-    requests no more time, and one signal more ends it without a word to them."""
+    requests no more time, and one more signal ends the server without answering them."""
 
     def __init__(
         self, config: uvicorn.Config, engine: Engine, drain_seconds: float, listening: Callable[[int], None]
@@ -49,13 +49,13 @@ class DrainingServer(uvicorn.Server):
         began = asyncio.get_running_loop().time()
         while not self.engine.idle and asyncio.get_running_loop().time() < began + self.patience:
             await asyncio.sleep(0.05)
-        # Those whose time is over are told so, before their connections are closed.
+        # Requests that are not finished get an error before their connections are closed.
         await asyncio.to_thread(self.engine.stop)
         self.should_exit = True
 
 
 def serve(lm: DiffusionLM, config: Config, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Serve a model until a signal ends it; `tell` hears where, as soon as it answers."""
+    """Serve a model until a signal ends it; `tell` is called with its address as soon as it answers."""
     engine = Engine(lm, config.limits)
     settings = uvicorn.Config(
         make_app(lm, engine, config),

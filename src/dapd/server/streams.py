@@ -1,4 +1,4 @@
-"""Server-sent events, and an eye on whether the client is still there."""
+"""Server-sent events, and a watch for clients that hang up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dapd.server.mistakes import FAULTS, body
 from dapd.server.tickets import Ticket
 
 ALIVE = ": the server is at work\n\n"
-"""A comment: clients skip it. Named events, ids and retry lines would break the stock client."""
+"""A comment line, which clients skip. Named events, ids and retry lines would break the stock client."""
 
 
 @asynccontextmanager
 async def watching(receive: Receive, left: Callable[[], None]) -> AsyncIterator[None]:
-    """Inside, `left` is called as soon as the client hangs up."""
+    """Inside this context `left` is called as soon as the client hangs up."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -36,7 +36,7 @@ async def watching(receive: Receive, left: Callable[[], None]) -> AsyncIterator[
 
 
 class EventStream(Response):
-    """The events of a request as they come. A client that hangs up or does not read is left, and so is its work."""
+    """The events of a request as they come. If a client hangs up or does not read, its work is given up."""
 
     media_type = "text/event-stream"
 

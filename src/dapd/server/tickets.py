@@ -15,7 +15,7 @@ QUIET = 15.0
 
 
 class Ticket:
-    """Hands a plan to the engine and awaits what comes of it."""
+    """Hands a plan to the engine and awaits its events."""
 
     def __init__(self, engine: Engine, lm: DiffusionLM, plan: Plan, deadline: float) -> None:
         """The deadline is one on the clock of `time.monotonic`."""
@@ -31,7 +31,7 @@ class Ticket:
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def cancel(self) -> None:
-        """Nobody waits for the rest."""
+        """Give up the texts that are not finished: nobody waits for them."""
         self.engine.cancel(self.jobs)
 
     async def events(self) -> AsyncIterator[Passed | Finished | Failed | None]:

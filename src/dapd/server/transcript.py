@@ -11,7 +11,7 @@ from dapd.generation import DiffusionLM
 from dapd.trace import count_text
 
 BROKEN = "\ufffd"
-"""What a decoder writes for the beginning of a character whose other bytes are missing."""
+"""The character that a tokenizer writes for the beginning of one whose other bytes are missing."""
 
 
 class Transcript:
@@ -28,11 +28,11 @@ class Transcript:
         self._ends = {profile.eos_id, profile.eot_id} if self.open_ended else set()
         self._ready = -1
         self.text = ""
-        """What can no longer change."""
+        """The text that can no longer change."""
         self.ids: list[int] = []
         """The tokens of the text."""
         self._n_cut: int | None = None
-        """Generated tokens up to the end of a stop string."""
+        """Generated tokens up to the end of a stop string; None until one was found."""
         self.stopped = False
         """Whether the text came to its end: EOS, the end of the turn, or a stop string."""
 
@@ -41,7 +41,7 @@ class Transcript:
         return "stop" if self.stopped else "length"
 
     def read(self, canvas: Canvas) -> str:
-        """Take in the canvas after a pass; gives the text that was added."""
+        """Take in the canvas after a pass; returns the text that was added."""
         masked = canvas.masked[self.first :]
         ready = int(masked.int().argmax()) if masked.any() else len(masked)
         if ready == self._ready or self.stopped:
@@ -61,7 +61,7 @@ class Transcript:
             text = text[:start]
         elif not self.stopped and ready < len(masked):
             text = self._settled(text)
-        if not text.startswith(self.text):  # the tokenizer joins tokens in another way now: the rest will tell
+        if not text.startswith(self.text):  # new tokens changed how earlier ones are written: wait
             return ""
         added, self.text = text[len(self.text) :], text
         return added
@@ -83,11 +83,11 @@ class Transcript:
         return self.lm.tokenizer.decode(ids)
 
     def _tokens_for(self, length: int) -> int:
-        """How many tokens it takes for a text of that length."""
+        """How many of the tokens it takes for a text of at least that many characters."""
         return bisect_left(range(len(self.ids)), length, key=lambda count: len(self._decode(self.ids[:count])))
 
     def _first_stop(self, text: str) -> tuple[int, int] | None:
-        """Where the first stop string begins and ends; of two that begin together, the shorter one."""
+        """Where the first stop string begins and ends; of two that begin at the same place, the shorter one."""
         found = [(text.find(stop), len(stop)) for stop in self.stops if stop in text]
         start, length = min(found, default=(-1, 0))
         return None if start < 0 else (start, start + length)

@@ -45,7 +45,7 @@ class Wire(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_null(cls, given: Any) -> Any:
-        """Null stands for a field that was left out, as elsewhere: the stock client sends it for None."""
+        """Null stands for a field that was left out, as in other servers: OpenAI's client sends it for None."""
         if not isinstance(given, dict):
             return given
         optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
@@ -84,7 +84,7 @@ class ResponseFormat(Wire):
 
 
 class Request(Wire):
-    """What all requests for text have in common."""
+    """The fields that all requests for text have in common."""
 
     model: Text
     stream: bool = False
@@ -128,7 +128,7 @@ class Request(Wire):
 
     @model_validator(mode="after")
     def _streams(self) -> Self:
-        """What only a stream can show is not ignored where there is none."""
+        """Refuse options that only a stream can honour where there is no stream."""
         if self.stream_options is not None and not self.stream:
             raise clash("stream_options", "stream_options needs stream: true")
         if self.stream_mode == "denoise" and not self.stream:
@@ -161,7 +161,7 @@ class ContentPart(Wire):
 class Message(Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(min_length=1)]
-    # An answer may come back as it was sent, also by other servers: with empty fields beside its text.
+    # Clients send earlier answers back as they got them, also from other servers: with empty fields beside the text.
     refusal: Annotated[Any, only(None, why="give what was said as content")] = None
     annotations: Annotated[Any, only(None, [], why="the model reads text alone")] = None
     audio: Annotated[Any, only(None, why="the model reads text alone")] = None

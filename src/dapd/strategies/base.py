@@ -1,7 +1,7 @@
-"""What a decoder sees, what it answers, and what it may ask for.
+"""The interface of a decoder: what it sees of a forward pass, what it answers, and what it may ask the loop for.
 
-A strategy is a frozen dataclass with one method, `select`. Its fields are its hyperparameters. It is pure: what must be
-carried from step to step goes in and out as `memory`.
+A strategy is a frozen dataclass with one method, `select`. Its fields are its hyperparameters. It keeps no state of its
+own: what must be carried from pass to pass is returned as `memory` and comes back as an argument of the next pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rows = Literal["position", "predictor"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far each row is. Rows are independent: every count is a row's own."""
+    """How far each row has come. Rows are independent: every number is that of one row."""
 
     remaining: Int[Tensor, " batch"]
     """Masks left in the whole canvas."""
@@ -38,7 +38,7 @@ class Progress:
     step: Int[Tensor, " batch"]
     """Forward passes the row has used in the active block, this one not counted."""
     n_blocks: Int[Tensor, " batch"]
-    """Blocks that hold masks of this row."""
+    """Number of the row's blocks that held masks at the start."""
 
     @cached_property
     def unmasked(self) -> Float[Tensor, " batch"]:
@@ -54,8 +54,8 @@ class Progress:
 class Observation:
     """One forward pass as a decoder sees it: for each row, the columns of a window.
 
-    The window is the active block, the generation region or the whole row, as `Needs.sees` asks. Rows may stand at
-    different places of their texts; `position` says where.
+    The window is the active block, the generation region or the whole row, as `Needs.sees` asks. The windows of two
+    rows may begin at different positions of their texts; `position` says which position each column is.
     """
 
     masked: Bool[Tensor, "batch n"]
@@ -70,15 +70,15 @@ class Observation:
     position: Int[Tensor, "batch n"]
     """Place of each column in its row, counted from the row's first token."""
     window: Int[Tensor, "batch 2"]
-    """First position of the window, and the one behind its last. Columns outside of it are padding."""
+    """First position of the window and the first one after it. Columns outside of this range are padding."""
     block: Int[Tensor, "batch 2"]
-    """First position of the active block, and the one behind its last."""
+    """First position of the active block and the first one after it."""
     make_logits: Callable[[], Float[Tensor, "batch n vocab"]]
-    """Makes `logits`, which reads it once."""
+    """Computes `logits` when it is first read; called at most once."""
     captured: Float[Tensor, "batch n k"] | None = None
-    """What `attention` gives; None where nobody asked for it."""
+    """The value of `attention`; None if the strategy did not ask for it."""
     drawn: Float[Tensor, "batch n"] | None = None
-    """What `noise` gives; None where nobody asked for it."""
+    """The value of `noise`; None if the strategy did not ask for it."""
 
     @property
     def attention(self) -> Float[Tensor, "batch n k"]:
@@ -98,8 +98,8 @@ class Observation:
     def logits(self) -> Float[Tensor, "batch n vocab"]:
         """Logits in the decision's precision; forbidden tokens (the mask always) are at the lowest finite value.
 
-        They are made when they are first asked for: most decoders never read them, and the copy is as large as the
-        vocabulary.
+        They are computed when they are first read: most decoders never read them, and the copy holds the whole
+        vocabulary for every position.
         """
         return self.make_logits()
 
@@ -110,7 +110,7 @@ class Observation:
 
 
 def _not_asked(what: str, need: str) -> DapdError:
-    """The error of a strategy that reads what it would have had to ask for."""
+    """The error for a strategy that reads a value which its `needs` do not ask for."""
     return DapdError(f"the strategy reads seen.{what} without asking for it: give its class needs = dapd.Needs({need})")
 
 
@@ -124,7 +124,7 @@ class Selection:
     """Whatever the strategy wants back at the next pass. Every tensor in it has the batch as its first dimension: rows
     join and leave between passes, and each takes its own part along."""
     edges: Bool[Tensor, "batch n n"] | None = None
-    """The dependency graph the choice was made on, for the trace: edges[i, j] means that j keeps i out."""
+    """The dependency graph the choice was made on, for the trace: edges[i, j] means that a taken j keeps i out."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class AttentionNeed:
     layers: float | tuple[int, ...] = 0.3
     """A fraction: that share of the layers, from the last one back, rounded up. A tuple: layer indices."""
     keys: Keys = "window"
-    """The columns that attention is received at: those of the window, or all of the canvas."""
+    """The columns to which attention is captured: those of the window, or all of the canvas."""
     rows: Rows = "position"
-    """Whose query stands for a position that another column predicts (Dream): its own, or that of its predictor."""
+    """The query that stands for a position which another column predicts (Dream): its own, or that of its predictor."""
 
     def __post_init__(self) -> None:
         fits = bool(self.layers) if isinstance(self.layers, tuple) else 0 < self.layers <= 1
@@ -156,10 +156,10 @@ class AttentionNeed:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a strategy asks of the loop. These are all the defaults there are."""
+    """What a strategy asks of the loop. A strategy without `needs` gets these defaults."""
 
     attention: AttentionNeed | None = None
-    """The attention it reads; None: none is captured, and nothing is paid."""
+    """The attention it reads; None: none is captured, which costs nothing."""
     sees: Sees = "block"
     """The window: the active block, the generation region from its first to its last column, or the whole canvas."""
     precision: Precision = "float32"
@@ -209,7 +209,7 @@ def needs_of(strategy: object) -> Needs:
 def top(
     score: Float[Tensor, "batch n"], masked: Bool[Tensor, "batch n"], count: Int[Tensor, " batch"] | int
 ) -> Bool[Tensor, "batch n"]:
-    """The `count` best masked positions of each row; among equals the lowest position."""
+    """The `count` masked positions of each row with the highest scores; ties go to the lowest position."""
     limit = count if isinstance(count, int) else count[:, None]
     return masked & (ranks(score, masked) < limit)
 
@@ -221,7 +221,7 @@ def entropy(logits: Float[Tensor, "*b vocab"]) -> Float[Tensor, "*b"]:
 
 
 def order_score(seen: Observation, order: Order) -> Float[Tensor, "batch n"]:
-    """A score by which positions are decided first: larger is sooner. As Dream defines them."""
+    """The score by which positions are ranked, the largest first, as Dream defines it for each order."""
     match order:
         case "confidence":
             return seen.confidence

@@ -34,9 +34,9 @@ class Dapd(Strategy):
     """Commit positions of which no two depend on each other by the model's attention, as many as fit (Welsh-Powell).
 
     s_ij = (a_ij + a_ji) / 2; degree d_i = sum_j s_ij; a taken j keeps candidate i out if s_ij / max_k s_ik > tau.
-    By falling d_i * confidence_i, take every position that has an edge to none taken so far. tau rises linearly with
-    the unmasked fraction. Two shortcuts: Staged adds the confident positions once half is unmasked; Direct takes the
-    certain ones first, at every step.
+    Positions are scanned by falling d_i * confidence_i, and each is taken unless one taken before keeps it out. tau
+    rises linearly with the unmasked fraction. Two shortcuts: Staged also commits every confident position once half is
+    unmasked; Direct commits the certain ones first, in every pass.
     """
 
     tau_min: float = 0.01
@@ -44,26 +44,28 @@ class Dapd(Strategy):
     tau_max: float = 0.15
     """Edge threshold when everything is."""
     shortcut: Shortcut = "staged"
-    """When confident positions are taken besides the set: the confident ones once `switch_at` is
-    unmasked (staged), the certain ones in every pass (direct), or never (none)."""
+    """When positions are committed for their confidence, whatever the graph says: those that are `confident` once the
+    fraction `switch_at` is unmasked (staged), those that are `certain` in every pass (direct), or never (none)."""
     confident: float = 0.9
-    """Staged: confidence that suffices, from `switch_at` on."""
+    """Staged: confidence from which a position counts as confident."""
     switch_at: float = 0.5
-    """Staged: unmasked fraction from which confidence counts."""
+    """Staged: unmasked fraction from which confident positions are treated as `late_rule` says."""
     late_rule: LateRule = "union"
-    """Staged, from `switch_at` on: add the confident to the set; take them alone; or run the graph on them alone."""
+    """Staged, from `switch_at` on: commit the confident positions beside the independent set (union), commit them alone
+    (switch), or take the independent set among them alone (filter)."""
     certain: float = 0.998
     """Direct: confidence that counts as 1. A softmax in bf16 rounds p >= 0.998 to 1.0, so this is the authors' test."""
     edge_norm: EdgeNorm = "row_max"
-    """What edge scores are divided by before tau is compared with them (degrees stay raw)."""
+    """Divisor of edge scores before they are compared with tau: the maximum or the sum of the row, the maximum of all
+    rows, or none (degrees stay raw)."""
     direction: Direction = "candidate_row"
     """Which of the two normalised scores of a pair must exceed tau: the candidate's, either, or both."""
     order: Literal["degree", "confidence"] = "degree"
-    """What the scan goes by: degree times confidence, or confidence alone."""
+    """Order of the scan: by degree times confidence, or by confidence alone."""
     layers: float | tuple[int, ...] = 0.3
     """Layers whose attention is averaged. A fraction: that share of them, from the last one back; or their indices."""
     rows: Rows = "position"
-    """Dream only: whose query stands for a position, its own or that of the row that predicts it."""
+    """Dream only: the query that stands for a position, its own or that of the column which predicts it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau_min <= self.tau_max:

@@ -26,32 +26,32 @@ Reading = Literal["program", "paper"]
 
 @dataclass(frozen=True)
 class Dawn(Strategy):
-    """Commit the confident, what hangs on a sure token, and some of the rest that are not tied to each other.
+    """Commit confident positions, less confident ones that attend to a sure token, and some others without conflict.
 
-    If all three groups are empty, the best position is committed.
+    If none of these three groups has a position, the most confident one is committed.
 
     U1: confidence >= confident. U2: confidence >= induce, and an edge to an anchor: a decided position, up to the end
-    of the block, of which the model is sure (>= confident). U3: of the rest with confidence >= low and not tied to what
-    is accepted, a conflict-free set in order of confidence. An edge is attention >= edge, keys that everything attends
-    to (a column mean above sink) left out. What makes an anchor and a tie, `reading` says.
+    of the block, of which the model is sure (>= confident). U3: among the others with confidence >= low that are not
+    tied to an accepted one, a conflict-free set in order of confidence. An edge is attention >= edge; keys that
+    everything attends to (a column mean above sink) have none. `reading` defines anchors and ties exactly.
     """
 
     confident: float = 0.9
-    """Confidence that suffices alone, and probability that makes an anchor."""
+    """Confidence from which a position is committed by itself; also what an anchor must reach."""
     induce: float = 0.70
-    """Confidence that suffices with an edge to an anchor."""
+    """Confidence from which a position with an edge to an anchor is committed."""
     low: float = 0.80
-    """Confidence that suffices without conflict."""
+    """Confidence from which a position without conflict is committed."""
     edge: float = 0.07
-    """Attention that makes an edge."""
+    """Attention from which there is an edge."""
     sink: float = 0.01
     """Mean attention received above which a key is a sink and has no edges."""
     layers: float | tuple[int, ...] = (-4, -3, -2, -1)
     """Layers whose attention is averaged."""
     reading: Reading = "program"
-    """program, as the authors' code has it: an anchor needs a confident prediction, whichever token stands there, and
-    tied is what attends to a position that is in U1 and in U2. paper, as the text reads: an anchor's own token must be
-    that probable, and tied is what has an edge, in either direction, to U1 or U2."""
+    """program, as the authors' code has it: an anchor needs a confident prediction, whichever token stands there, and a
+    position is tied if it attends to one that is in both U1 and U2. paper, as the text reads: an anchor's own token
+    must be that probable, and a position is tied if it has an edge, in either direction, to one in U1 or U2."""
 
     def __post_init__(self) -> None:
         for name in ("confident", "induce", "low", "edge", "sink"):

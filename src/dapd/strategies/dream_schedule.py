@@ -25,20 +25,21 @@ from dapd.strategies.base import (
 )
 
 LONGEST_SCHEDULE = 1 << 16
+"""Limit of passes in a row without a commit where `steps` is not given."""
 
 
 @dataclass(frozen=True)
 class DreamSchedule(Strategy):
-    """Commit the best positions, as many a step as Dream's schedule of the noise says.
+    """Commit the best positions, in each step as many as Dream's noise schedule says.
 
-    At step i of S the noise falls from t to s: floor(m (1 - s/t)) of m masks are committed, at the last step all.
-    The first steps may commit nothing: with S = m that is Dream's own behaviour.
+    At step i of S the noise falls from t to s: floor(m (1 - s/t)) of the m masks are committed, and all of them at the
+    last step. The first steps may commit nothing; with S = m Dream's own sampler does so too.
     """
 
     steps: int | None = None
     """Total number of steps, spread evenly over the blocks; None: as many as there are masks."""
     order: Order = "entropy"
-    """Which positions: entropy, confidence (maskgit_plus), margin (topk_margin), or random (origin)."""
+    """How positions are ranked: by entropy, confidence (maskgit_plus), margin (topk_margin), or at random (origin)."""
     alg_temp: float = 0.0
     """Above 0: draw the positions from softmax(score / alg_temp) instead of taking the best."""
     eps: float = 1e-3
@@ -62,7 +63,10 @@ class DreamSchedule(Strategy):
         )
 
     def released(self, progress: Progress) -> Float[Tensor, " batch"]:
-        """1 - s/t at this step, and 1 from the last step on; in fp32 as upstream, for floor() tells the difference."""
+        """Share of the masks to commit: 1 - s/t at this step, and 1 from the last step on.
+
+        In fp32 as upstream, because floor() can turn a rounding difference into another number of positions.
+        """
         total = progress.total if self.steps is None else torch.full_like(progress.total, self.steps)
         steps = (total // progress.n_blocks.clamp_min(1)).clamp_min(1)
 

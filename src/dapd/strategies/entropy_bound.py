@@ -1,4 +1,4 @@
-"""EB-Sampler: the largest prefix, in order of certainty, whose joint dependence error is bounded by its entropies."""
+"""EB-Sampler: as many of the best positions as keep a bound on their joint dependence error, taken from entropies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_
 class EntropyBound(Strategy):
     """Commit the best positions while their entropies, without the largest, add up to at most gamma; at least one.
 
-    The first n with sum_{l <= n} H_l - max_{l <= n} H_l <= gamma.
+    Their number is the largest n with sum_{l <= n} H_l - max_{l <= n} H_l <= gamma.
     """
 
     gamma: float = 0.1
-    """Largest joint entropy, in nats, that positions taken together may add to the largest one of them."""
+    """Largest sum, in nats, of the entropies of positions that are committed together, without the largest of them."""
     order: Literal["confidence", "entropy", "margin"] = "confidence"
-    """What the positions are sorted by."""
+    """How positions are ranked: by confidence, entropy (low), or margin (of the best two tokens)."""
 
     def __post_init__(self) -> None:
         if self.gamma < 0:

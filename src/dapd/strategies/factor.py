@@ -15,7 +15,8 @@ from dapd.strategies.base import Needs, Observation, Selection, Strategy
 class Factor(Strategy):
     """Commit the best positions; the more there are, the more confidence each needs.
 
-    By falling confidence c_1 >= c_2 ..., the ranks before the first n > 1 with c_n < 1 - factor / (n + 1).
+    Sorted by confidence, c_1 >= c_2 >= ..., these are the positions before the first n > 1 with
+    c_n < 1 - factor / (n + 1).
     """
 
     factor: float = 1.0
@@ -34,6 +35,6 @@ class Factor(Strategy):
         fails = seen.masked & (rank > 0) & (seen.confidence < 1 - self.factor / (rank + 2))
         n_masked = seen.masked.sum(-1, keepdim=True)
         count = torch.where(fails, rank, n_masked).amin(-1, keepdim=True)
-        # Upstream lets the very last rank pass even where it fails: its walk cannot tell the two ends apart.
+        # Upstream commits the last rank even where it fails: its loop ends at the same index in either case.
         count = torch.where(count == n_masked - 1, n_masked, count)
         return Selection(seen.masked & (rank < count))

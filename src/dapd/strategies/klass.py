@@ -35,29 +35,30 @@ class Memory:
     """The previous distribution and the last divergences of every position in the window."""
 
     start: Int[Tensor, " batch"]
-    """First position of the window. Where it has moved since, the past is that of other positions."""
+    """First position of the window. If it has moved since, what is remembered belongs to other positions."""
     p: Float[Tensor, "batch n vocab"]
     kl: Float[Tensor, "batch n history"]
 
 
 @dataclass(frozen=True)
 class Klass(Strategy):
-    """Commit what has confidence above `confidence` and KL(now || before) below `kl` for `history` steps in a row.
+    """Commit positions of confidence above `confidence` with KL(now || before) below `kl` in the last `history` passes.
 
-    Where there is none: the best positions by confidence at LLaDA's rate. The divergences of a position are followed
-    from the first step on, before its block is active, so the whole generation region is in view.
+    If there are none, commit the most confident positions at LLaDA's rate. The divergences of a position are followed
+    from the first pass on, before its block is active; so the strategy sees the whole generation region.
     """
 
     confidence: float = 0.9
     """A position is stable only above this confidence."""
     kl: float = 0.01
-    """Divergence, in nats, to stay under."""
+    """Divergence, in nats, below which a position is stable."""
     history: int = 2
-    """For how many steps in a row."""
+    """Number of passes in a row in which the divergence must be below `kl`."""
     steps: int | None = None
     """Total number of steps that sets the rate of the fallback; None: one position a step."""
     unmask: Unmask = "all"
-    """Which of the ready positions: all, or one by confidence, by divergence, or at random."""
+    """Which of the positions that pass both thresholds to commit: all, the most confident one, the one with the least
+    divergence, or a random one."""
     inclusive: bool = False
     """Let confidence equal to the threshold pass, as KLASS's sampler for Dream does."""
 
@@ -83,7 +84,7 @@ class Klass(Strategy):
         return Selection(commit, now)
 
     def remember(self, seen: Observation, memory: object) -> Memory:
-        """The divergences with this step's added. Without a past p was 0 everywhere, so the first one is huge."""
+        """The memory with this pass added. Without a previous pass p counts as 0, so the first divergence is huge."""
         p = seen.logits.softmax(-1)
         start = seen.window[:, 0]
         cross = p.sum(-1) * math.log(TINY)

@@ -12,12 +12,12 @@ from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_
 
 @dataclass(frozen=True)
 class LocalLeap(Strategy):
-    """Commit confidence >= threshold, within `radius` of such a position >= relaxed, and always the best one."""
+    """Commit positions of confidence >= threshold, those of >= relaxed within `radius` of one, and always the best."""
 
     threshold: float = 0.9
-    """Confidence that makes an anchor."""
+    """Confidence from which a position is committed by itself, and is an anchor for its neighbours."""
     relaxed: float = 0.75
-    """Confidence that suffices near an anchor."""
+    """Confidence from which a position near an anchor is committed."""
     radius: int = 4
     """How far from an anchor, in positions, the relaxed threshold holds."""
 

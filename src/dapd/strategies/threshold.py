@@ -19,8 +19,8 @@ class Threshold(Strategy):
     threshold: float = 0.9
     """Every position of at least this confidence is taken."""
     budget: int | None = None
-    """Look at this many of the best positions only, and at one more for each that was looked at and refused so far
-    (Fast-dLLM's uncached sampler for Dream, where it is new tokens / steps); None: look at all."""
+    """Consider only this many of the best positions, and one more for each that the previous pass considered and
+    refused (Fast-dLLM's uncached sampler for Dream, where it is new tokens / steps); None: consider all."""
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold, 0, 1)

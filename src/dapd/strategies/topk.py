@@ -1,4 +1,4 @@
-"""Step by step, or k at a time: LLaDA's own sampler with its quota schedule."""
+"""LLaDA's own sampler: k positions in every step, or as many as its quota schedule says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dapd.strategies.base import (
 
 
 def quota(progress: Progress, steps: int | None, k: int = 1) -> Int[Tensor, " batch"] | int:
-    """Positions to commit now: of m masks in S steps floor(m / S), and one more in the first m mod S steps."""
+    """Positions to commit now: of m masks in S steps floor(m / S), and one more in the first m mod S; else `k`."""
     if steps is None:
         return k
     share = progress.steps_per_block(steps)
@@ -41,7 +41,7 @@ class TopK(Strategy):
     steps: int | None = None
     """Total number of steps, spread evenly over the blocks (LLaDA's schedule)."""
     order: Order = "confidence"
-    """What makes a position good: confidence, entropy (low), margin (of the best two tokens), or random."""
+    """How positions are ranked: by confidence, entropy (low), margin (of the best two tokens), or at random."""
 
     def __post_init__(self) -> None:
         if self.k < 1:

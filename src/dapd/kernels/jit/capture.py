@@ -14,7 +14,7 @@ from torch import Tensor
 from dapd.kernels import dependent_launch
 
 PROGRAMS = 128
-"""Programs up to which heads are split: about one for each multiprocessor of a large GPU."""
+"""Heads are cut into parts until there are this many programs, about one for each multiprocessor of a large GPU."""
 
 
 @triton.jit
@@ -72,5 +72,5 @@ def accumulate(sums: Tensor | None, q: Tensor, k: Tensor, lse: Tensor, valid: Te
 
 
 def parts_of(heads: int, programs: int) -> int:
-    """The smallest divisor of `heads` that makes enough programs, or else all of them."""
+    """The number of parts: the smallest divisor of `heads` that makes PROGRAMS programs, or else `heads`."""
     return next((p for p in range(1, heads + 1) if heads % p == 0 and p * programs >= PROGRAMS), heads)

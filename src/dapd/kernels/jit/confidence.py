@@ -1,4 +1,4 @@
-"""Largest logit, its id and the sum of exponentials: chunk by chunk, then all chunks of a row."""
+"""The largest logit, its id and the sum of exponentials: of each chunk of a row, then of the whole row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def combine(
     PADDED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The chunks of one row put together."""
+    """Token and confidence of one row, from its chunks."""
     if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
@@ -76,7 +76,7 @@ def combine(
     chosen = tl.min(tl.where(inside & (top == largest), at, vocab), 0)
     chosen = tl.minimum(chosen, vocab - 1)
     whole = tl.sum(part * tl.exp(top.to(KIND) - largest.to(KIND)), 0)
-    # A sum that is nan stays so: the logits were no numbers.
+    # A sum that is nan stays nan, so that the host finds out that the logits were no numbers.
     late = _is_one_of(chosen, late_a, late_b) & (whole == whole)
     tl.store(token + row, chosen.to(tl.int64))
     tl.store(confidence + row, tl.where(late, 0.0, 1.0 / whole))

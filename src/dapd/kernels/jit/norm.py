@@ -1,4 +1,4 @@
-"""RMSNorm: one program per row, which fits into its registers."""
+"""RMSNorm: one program per row, which it holds in its registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary embedding: a program turns some heads of one token where they lie."""
+"""Rotary embedding: each program rotates some heads of one token in place."""
 
 from __future__ import annotations
 

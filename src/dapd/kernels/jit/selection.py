@@ -1,4 +1,4 @@
-"""The rounds of the greedy independent set: pack the relation into words, then settle everybody in one program."""
+"""The greedy independent set: `pack` the edges into words of bits, then decide all nodes of a graph in one program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rounds(
     BITS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Rounds until nothing is open: who waits for no open blocker is taken, or dropped where a blocker is taken."""
+    """Rounds until no node is open: a node is dropped once a blocker is taken, and taken once no blocker is open."""
     if PDL:
         tl.extra.cuda.gdc_wait()
     graph = tl.program_id(0).to(tl.int64)

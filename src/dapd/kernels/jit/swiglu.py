@@ -1,4 +1,4 @@
-"""SwiGLU: a row's two halves, a block of columns at a time."""
+"""SwiGLU: each program takes one row's two halves for a block of columns."""
 
 from __future__ import annotations
 
