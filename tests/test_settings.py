@@ -79,7 +79,7 @@ def test_texts_go_to_whoever_has_the_field():
 
 def test_inherited_fields_are_explained():
     assert set(explain(ShuffledGraph)) == {field.name for field in dataclasses.fields(ShuffledGraph)}
-    assert explain(ShuffledGraph)["tau_max"] == "Edge threshold when everything is."
+    assert explain(ShuffledGraph)["tau_max"] == "Edge threshold when everything is unmasked."
 
 
 def test_staged_and_direct_defaults():

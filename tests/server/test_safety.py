@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -195,6 +196,22 @@ def test_a_body_that_never_comes_is_not_waited_for(lm):
             began = time.monotonic()
             assert b"408" in raw.recv(1000)
             assert time.monotonic() - began < 5
+
+
+def test_a_body_that_comes_drop_by_drop_is_not_waited_for(lm):
+    """Every part comes well within the time that the whole body has."""
+    with Served(lm, body_seconds=1) as served:
+        host, port = served.base.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n".encode())
+            raw.settimeout(0.2)
+            answer = b""
+            for _ in range(30):
+                raw.sendall(b" ")
+                with suppress(TimeoutError):
+                    answer = raw.recv(1000)
+                    break
+            assert b"408" in answer
 
 
 def test_keys_open_the_door(lm):

@@ -35,7 +35,7 @@ class Limits:
     seconds: float = 600.0
     """Seconds that a request may take; its `timeout` may ask for less."""
     body_seconds: float = 30.0
-    """Seconds that each part of a request's body may take to arrive."""
+    """Seconds in which a request's body must have arrived, however many parts it comes in."""
     write_seconds: float = 30.0
     """Seconds that a client may take to read a chunk of a stream; a slower one is disconnected."""
     drain_seconds: float = 30.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import uuid
 from urllib.parse import urlsplit
 
@@ -82,16 +83,17 @@ class Guard:
         return None
 
     def _limited(self, receive: Receive) -> Receive:
-        """`receive` with limits: on the bytes of the body, and on the time that each part of it takes."""
+        """`receive` with limits on the bytes of the body and on the time in which all of it must arrive."""
         limits = self.config.limits
         read, whole = 0, False
+        deadline = time.monotonic() + limits.body_seconds
 
         async def receiving() -> Message:
             nonlocal read, whole
             if whole:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), limits.body_seconds)
+                message = await asyncio.wait_for(receive(), deadline - time.monotonic())
             except TimeoutError:
                 raise HTTPException(408, "the body did not arrive in time") from None
             read += len(message.get("body", b""))

@@ -42,7 +42,7 @@ class Dapd(Strategy):
     tau_min: float = 0.01
     """Edge threshold when nothing is unmasked."""
     tau_max: float = 0.15
-    """Edge threshold when everything is."""
+    """Edge threshold when everything is unmasked."""
     shortcut: Shortcut = "staged"
     """When positions are committed for their confidence, whatever the graph says: those that are `confident` once the
     fraction `switch_at` is unmasked (staged), those that are `certain` in every pass (direct), or never (none)."""
