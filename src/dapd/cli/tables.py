@@ -17,7 +17,7 @@ LONG = 8
 """Characters above which the head of a column of numbers takes two lines."""
 NAME = 16
 """Characters that a column of words keeps, if it needs them, however many columns of numbers there are."""
-EDGES = 3
+COLUMN_GAP = 3
 """Characters between two columns."""
 
 SaveTable = Annotated[
@@ -63,11 +63,11 @@ def show(console: Console, table: Table) -> None:
 def parts(table: Table, width: int) -> Iterator[Table]:
     """The table with as many columns of numbers at a time as fit beside the columns of words."""
     names = list(range(table.words))
-    room = width - 1 - sum(min(NAME, max(map(len, column(table, place)))) + EDGES for place in names)
+    room = width - 1 - sum(min(NAME, max(map(len, column(table, place)))) + COLUMN_GAP for place in names)
     shown: list[int] = []
     title, left = table.title, room
     for place in range(table.words, len(table.head)):
-        need = number_width(table, place) + EDGES
+        need = number_width(table, place) + COLUMN_GAP
         if shown and need > left:
             yield picked(table, [*names, *shown], title)
             shown, title, left = [], "", room

@@ -88,7 +88,7 @@ class Automaton:
         bounds: list[int] = np.searchsorted(self.target, np.arange(self.n_states + 1)).tolist()
         return bounds
 
-    def step(self, best: Floats, scores: Floats) -> Floats:
+    def advance(self, best: Floats, scores: Floats) -> Floats:
         """The best sum of scores that reaches each state with one more token.
 
         `best` holds the best sum of each state before that token, `scores` the token's score for each class.
@@ -114,7 +114,7 @@ class Automaton:
         for length in range(self.n_states + 1):
             if (reached[self.accepting] == 0).any():
                 return length
-            reached = np.maximum(reached, self.step(reached, free))
+            reached = np.maximum(reached, self.advance(reached, free))
         return None
 
 

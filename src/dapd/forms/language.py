@@ -106,7 +106,7 @@ class Language:
         sums = np.full((len(scores) + 1, self.automaton.n_states), -np.inf)
         sums[0, START] = 0.0
         for place, row in enumerate(scores):
-            sums[place + 1] = self.automaton.step(sums[place], row)
+            sums[place + 1] = self.automaton.advance(sums[place], row)
         return sums
 
     def _witness(self, canvas: Canvas, free: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:

@@ -186,11 +186,13 @@ def crash(error: BaseException) -> str | None:
     """An account of a failure in code of the user's own, with the frames of that code; None where none was running."""
     if isinstance(error, CrashError):
         return str(error)
-    inner = list(dropwhile(lambda at: at[0].co_filename not in _sources, _places(error)))
+    inner = list(dropwhile(lambda at: at[0].co_filename not in _sources, _frames(error)))
     if not inner:
         return None
     head = f"{inner[0][0].co_qualname} failed: {type(error).__name__}: {first_line(error)}"
-    return "\n  ".join([head, *map(_place, _theirs(inner) or inner[:1])])  # the named code may be an installed package
+    return "\n  ".join(
+        [head, *map(_place, _user_frames(inner) or inner[:1])]
+    )  # the named code may be an installed package
 
 
 def _place(at: tuple[CodeType, int]) -> str:
@@ -201,16 +203,16 @@ def _place(at: tuple[CodeType, int]) -> str:
 
 def account(error: BaseException) -> str:
     """An error in one line, with the line of the user's code that it came from."""
-    theirs = _theirs(_places(error))
+    theirs = _user_frames(_frames(error))
     where = f" ({Path(theirs[-1][0].co_filename).name}, line {theirs[-1][1]})" if theirs else ""
     return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
-def _places(error: BaseException) -> list[tuple[CodeType, int]]:
+def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
     """The frames that an error passed through, as code and line number, the outermost first."""
     return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
 
 
-def _theirs(places: list[tuple[CodeType, int]]) -> list[tuple[CodeType, int]]:
+def _user_frames(places: list[tuple[CodeType, int]]) -> list[tuple[CodeType, int]]:
     """The frames whose code the user wrote."""
     return [at for at in places if not at[0].co_filename.startswith(("<", _PACKAGE, *_LIBRARIES))]

@@ -38,7 +38,7 @@ Chunk = list[tuple[bytes, bytes, bytes, bytes]]
 
 
 @dataclass(frozen=True)
-class ChunkOrder:
+class ChunkSpec:
     """The settings of one chunk of rows, small enough to be sent cheaply to another process."""
 
     tasks: tuple[str, ...]
@@ -68,7 +68,7 @@ class Rows:
         return Rows(*(tensor.to(device) for tensor in vars(self).values()))
 
 
-class _Columns:
+class _GrowingRows:
     """The fields of `Rows` for one length as flat arrays, to which rows are appended."""
 
     def __init__(self) -> None:
@@ -78,16 +78,16 @@ class _Columns:
         return self.tokens.tobytes(), self.start.tobytes(), self.answer.tobytes(), self.task.tobytes()
 
 
-def make_chunk(order: ChunkOrder) -> Chunk:
+def make_chunk(spec: ChunkSpec) -> Chunk:
     """Make a chunk of rows by length, as raw bytes: these are copied to another process without shared memory."""
-    rng = random.Random(order.seed)
+    rng = random.Random(spec.seed)
     tokenizer = LabTokenizer.build()
-    columns = [_Columns() for _ in LENGTHS]
-    for number in rng.choices(range(len(order.tasks)), order.shares, k=order.rows):
-        task = TASKS[order.tasks[number]]
-        example = task.make(rng, order.split)
+    columns = [_GrowingRows() for _ in LENGTHS]
+    for number in rng.choices(range(len(spec.tasks)), spec.shares, k=spec.rows):
+        task = TASKS[spec.tasks[number]]
+        example = task.make(rng, spec.split)
         prompt, answer = encode(tokenizer, example)
-        region = task.canvas(example) if rng.random() < order.roomy else len(answer)
+        region = task.canvas(example) if rng.random() < spec.roomy else len(answer)
         place = bisect.bisect_left(LENGTHS, len(prompt) + region)
         spare = LENGTHS[place] - len(prompt) - len(answer)
         shift = rng.randint(0, spare) if rng.random() < SHIFTED else 0
@@ -104,48 +104,46 @@ def encode(tokenizer: LabTokenizer, example: Example) -> tuple[list[int], list[i
     return tokenizer.chat(example.prompt), [*tokenizer.encode(example.answer), tokenizer.eot_id]
 
 
-def orders(settings: TrainSettings) -> Iterator[ChunkOrder]:
-    """The orders for all chunks of the training pool."""
+def chunk_specs(settings: TrainSettings) -> Iterator[ChunkSpec]:
+    """The specifications of all chunks of the training pool."""
     for number, first in enumerate(range(0, settings.rows, CHUNK)):
         size = min(CHUNK, settings.rows - first)
         seed = f"train/{settings.seed}/{number}"
-        yield ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, seed, size, settings.roomy)
+        yield ChunkSpec(settings.tasks, settings.shares, Split.TRAIN, seed, size, settings.roomy)
 
 
 def typical(settings: TrainSettings) -> list[Rows]:
     """A chunk of rows drawn like those of the pool, but the same for every seed. Batch shapes are derived from it, so
     that they are the same for every seed, too."""
-    return join(
-        [make_chunk(ChunkOrder(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))]
-    )
+    return join([make_chunk(ChunkSpec(settings.tasks, settings.shares, Split.TRAIN, "typical", CHUNK, settings.roomy))])
 
 
 def held_out(settings: TrainSettings, rows: int) -> list[Rows]:
     """Rows of the test split, about equally many of each task."""
     shares = tuple(1.0 for _ in settings.tasks)
-    order = ChunkOrder(settings.tasks, shares, Split.TEST, f"probe/{settings.seed}", rows, settings.roomy)
-    return join([make_chunk(order)])
+    spec = ChunkSpec(settings.tasks, shares, Split.TEST, f"probe/{settings.seed}", rows, settings.roomy)
+    return join([make_chunk(spec)])
 
 
 class PoolMaker:
     """Makes the pool in other processes while this one continues. It forks: create it before a GPU is touched."""
 
     def __init__(self, settings: TrainSettings) -> None:
-        self._orders = list(orders(settings))
+        self._specs = list(chunk_specs(settings))
         # Two cores are left for the compiler, which works at the same time.
         cores = max(1, (os.cpu_count() or 1) - 2)
-        workers = min(settings.workers or cores, len(self._orders))
+        workers = min(settings.workers or cores, len(self._specs))
         self._executor: ProcessPoolExecutor | None = None
         self._futures: list[Future[Chunk]] = []
         if workers > 1:
             method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
             self._executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
-            self._futures = [self._executor.submit(make_chunk, order) for order in self._orders]
+            self._futures = [self._executor.submit(make_chunk, spec) for spec in self._specs]
 
     def result(self) -> list[Rows]:
         """The rows of each length, in the order of the chunks."""
         if self._executor is None:
-            return join([make_chunk(order) for order in self._orders])
+            return join([make_chunk(spec) for spec in self._specs])
         with self._executor:
             return join([future.result() for future in self._futures])
 

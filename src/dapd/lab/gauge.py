@@ -75,7 +75,7 @@ def gauge(model: MaskedLM, tokenizer: LabTokenizer, task: Task, exam: Exam) -> G
     seen = [_first_pass(model, prompts, task.room, ends) for prompts in batches]
     sure = torch.cat([one.confidence for one in seen])
     entropy = torch.cat([one.entropy for one in seen])
-    paced = [row for prompts in batches for row in _paced(model, tokenizer, prompts, task.room)]
+    paced = [row for prompts in batches for row in _decode_and_count(model, tokenizer, prompts, task.room)]
     passes = sum(row.passes for row in paced)
     return Gauge(
         task=task.name,
@@ -91,7 +91,7 @@ def gauge(model: MaskedLM, tokenizer: LabTokenizer, task: Task, exam: Exam) -> G
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Predictions:
     """The predictions at those positions of a batch that are not predicted to be the end."""
 
     confidence: Float[Tensor, " n"]
@@ -99,7 +99,7 @@ class _Seen:
 
 
 @torch.no_grad()
-def _first_pass(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, ends: Sequence[int]) -> _Seen:
+def _first_pass(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, ends: Sequence[int]) -> _Predictions:
     """The predictions of one forward pass over each fully masked canvas."""
     logits = torch.cat([_first_logits(model, blank(model, prompt, n_new)) for prompt in prompts])
     logits[..., model.profile.mask_id] = -torch.inf
@@ -109,7 +109,7 @@ def _first_pass(model: MaskedLM, prompts: Sequence[Sequence[int]], n_new: int, e
     for end in ends:
         inside &= best.indices != end
     entropy = -(log_p.exp() * log_p.clamp_min(-100.0)).sum(-1)
-    return _Seen(best.values.exp()[inside].cpu(), entropy[inside].cpu())
+    return _Predictions(best.values.exp()[inside].cpu(), entropy[inside].cpu())
 
 
 def _first_logits(model: MaskedLM, canvas: Canvas) -> Float[Tensor, "1 n vocab"]:
@@ -119,14 +119,16 @@ def _first_logits(model: MaskedLM, canvas: Canvas) -> Float[Tensor, "1 n vocab"]
 
 
 @dataclass(frozen=True)
-class _Paced:
+class _Counts:
     """The counts of one prompt that the threshold decoder decoded."""
 
     passes: int
     tokens: int
 
 
-def _paced(model: MaskedLM, tokenizer: LabTokenizer, prompts: Sequence[Sequence[int]], n_new: int) -> Iterator[_Paced]:
+def _decode_and_count(
+    model: MaskedLM, tokenizer: LabTokenizer, prompts: Sequence[Sequence[int]], n_new: int
+) -> Iterator[_Counts]:
     """Decode each prompt in blocks under Fast-dLLM's threshold rule; count its passes and the tokens of its text."""
     canvases = [blank(model, prompt, n_new) for prompt in prompts]
     passes = [0] * len(prompts)
@@ -135,4 +137,4 @@ def _paced(model: MaskedLM, tokenizer: LabTokenizer, prompts: Sequence[Sequence[
         passes[row] += 1
         canvases[row] = step.canvas
     for count, canvas in zip(passes, canvases, strict=True):
-        yield _Paced(count, len(tokenizer.tokens(canvas.tokens[canvas.start :].tolist())))
+        yield _Counts(count, len(tokenizer.tokens(canvas.tokens[canvas.start :].tolist())))

@@ -53,12 +53,12 @@ def family(trace: Trace) -> str:
     said = trace.about.get("strategy")
     if not isinstance(said, Mapping) or "name" not in said:
         return "unknown decoder"
-    near = {name: _likeness(describe(preset), said) for name, preset in PRESETS.items()}
+    near = {name: _matching_settings(describe(preset), said) for name, preset in PRESETS.items()}
     best = max(near, key=lambda name: near[name])
     return best if near[best] >= 0 else str(said["name"])
 
 
-def _likeness(preset: Mapping[str, Any], said: Mapping[str, Any]) -> int:
+def _matching_settings(preset: Mapping[str, Any], said: Mapping[str, Any]) -> int:
     """Number of settings that agree; -1 where class, shortcut or order differ, which make another decoder."""
     if any(preset.get(key) != said.get(key) for key in ("name", "shortcut", "order")):
         return -1

@@ -58,7 +58,7 @@ def _check_record(record: Record, number: int, where: str) -> None:
         ("texts", lambda value: _list_of(_is_text)(value) and len(value) == n),
         ("edges", _list_of(lambda pair: _list_of(_is_count)(pair) and len(pair) == 2)),
         ("held", _list_of(lambda pair: isinstance(pair, list) and len(pair) == 2 and _is_held(*pair))),
-        ("top", lambda value: _list_of(_list_of(_is_likely))(value) and len(value) == n),
+        ("top", lambda value: _list_of(_list_of(_is_top_entry))(value) and len(value) == n),
     ):
         value = getattr(record, name)
         if value is not None:
@@ -101,7 +101,7 @@ def _is_held(position: Any, confidence: Any) -> bool:
     return _is_number(position) and position == int(position) and position >= 0 and _is_confidence(confidence)
 
 
-def _is_likely(one: Any) -> bool:
+def _is_top_entry(one: Any) -> bool:
     """Whether a value is a token, its log-probability and its text; the log-probability of a token that was ruled out
     is minus infinity."""
     if not isinstance(one, list) or len(one) != 3:

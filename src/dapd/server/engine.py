@@ -52,7 +52,7 @@ class Engine:
         self.queue: list[Job] = []
         self.running: dict[Job, None] = {}
         """The jobs that have a place, in the order in which they got it. Only the engine's thread changes it."""
-        self.left: set[Job] = set()
+        self.cancelled: set[Job] = set()
         """Cancelled jobs that are still to be removed."""
         self.draining = False
         self.ending = False
@@ -89,7 +89,7 @@ class Engine:
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Give up jobs whose client went away; their rows leave before the next pass."""
         with self.changed:
-            self.left.update(jobs)
+            self.cancelled.update(jobs)
             self.changed.notify()
 
     def drain(self) -> None:
@@ -129,7 +129,7 @@ class Engine:
     def _turn_over(self) -> None:
         """Wait for work, give up cancelled and late jobs, give free places to others, and run one pass."""
         with self.changed:
-            while self.idle and not self.left and not self.ending:
+            while self.idle and not self.cancelled and not self.ending:
                 self.changed.wait()
             self._let_go()
             self._give_places()
@@ -140,11 +140,11 @@ class Engine:
         """Give up the jobs whose client is gone or whose time is up."""
         now = time.monotonic()
         for job in [*self.queue, *self.running]:
-            if job in self.left:
+            if job in self.cancelled:
                 self._fail(job, "gone")
             elif now > job.deadline:
                 self._fail(job, "timeout")
-        self.left.clear()
+        self.cancelled.clear()
 
     def _give_places(self) -> None:
         """Give free places to waiting jobs: short texts sooner than long ones, and not all places to long ones."""
@@ -234,7 +234,7 @@ class Engine:
         self.metrics.texts.labels("finished").inc()
         self.metrics.committed.inc(finished.n_tokens)
         self.metrics.per_pass.observe(finished.n_tokens / max(1, finished.passes))
-        self.metrics.first_seconds.observe((job.spoke or now) - job.arrived)
+        self.metrics.first_seconds.observe((job.first_text_at or now) - job.arrived)
 
     def _fail(self, job: Job, reason: Reason) -> None:
         self._leave(job)

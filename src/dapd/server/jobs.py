@@ -58,7 +58,7 @@ class Passed:
     """The text that was added to the finished beginning."""
     record: Record | None = None
     """The record of the pass; None where not every pass is reported."""
-    nodes: list[int] = field(default_factory=list)
+    masked: list[int] = field(default_factory=list)
     """The positions that were masked before it."""
 
 
@@ -100,7 +100,7 @@ class Job:
     """On the clock of `time.monotonic`."""
     arrived: float = field(default_factory=time.monotonic)
     began: float | None = None
-    spoke: float | None = None
+    first_text_at: float | None = None
     """When its first finished text was there, on the same clock; None: there is none yet."""
 
     def __post_init__(self) -> None:
@@ -116,14 +116,14 @@ class Job:
         """Take in a pass and report it; returns the last event once the text is complete."""
         self.passes += 1
         added = self.transcript.read(step.canvas)
-        if added and self.spoke is None:
-            self.spoke = time.monotonic()
+        if added and self.first_text_at is None:
+            self.first_text_at = time.monotonic()
         if self.work.options.record_top:
             self._score(step)
         if self.recorder is not None:
-            nodes = self.recorder.before.nonzero().flatten().tolist()
+            masked = self.recorder.before.nonzero().flatten().tolist()
             self.recorder.add(step)
-            self.tell(Passed(self.index, added, self.recorder.trace.steps[-1], nodes))
+            self.tell(Passed(self.index, added, self.recorder.trace.steps[-1], masked))
         elif added:
             self.tell(Passed(self.index, added))
         complete = step.done or (self.transcript.stopped and self.work.options.early_stop)
