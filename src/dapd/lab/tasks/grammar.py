@@ -112,12 +112,18 @@ def _ends(node: Node, text: str, starts: set[int]) -> set[int]:
 
 
 def leaves(node: Node) -> Iterator[str]:
-    """Every text that a grammar is built of."""
-    if isinstance(node, str):
-        yield node
-        return
-    for part in node.options if isinstance(node, Choice) else node.parts:
-        yield from leaves(part)
+    """Every text that a grammar is built of, once: all orders of some parts share them, and have many times as many
+    leaves as texts."""
+    seen, left = {node}, [node]
+    while left:
+        node = left.pop()
+        if isinstance(node, str):
+            yield node
+            continue
+        for part in node.options if isinstance(node, Choice) else node.parts:
+            if part not in seen:
+                seen.add(part)
+                left.append(part)
 
 
 def longest(node: Node) -> int:
