@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+gc.disable()  # what is imported stays: until the tests begin there is nothing to collect
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # the tests report to nobody, and a process less is started
@@ -59,6 +62,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     many = hasattr(function, "hypothesis") or item.get_closest_marker("slow") is not None
     alike = hasattr(item, "callspec") and zlib.crc32(item.nodeid.encode()) % 4 > 0
     jaxtyping.config.update("jaxtyping_disable", many or alike)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage from here on, and do not look through all modules and tests again each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
