@@ -1,19 +1,15 @@
 """A Ray cluster on this machine gives what one process gives, whoever of it is killed."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("ray", reason="the ray extra is not installed")
-
-import ray
-from ray._private.node import Node
-from ray.cluster_utils import Cluster
-from ray.util import placement_group, remove_placement_group
 from typer.testing import CliRunner
 
 from dapd.cli.app import app
@@ -36,7 +32,14 @@ from scale.jobs import (
     write_prompts,
 )
 
-pytestmark = pytest.mark.slow
+if TYPE_CHECKING:  # Ray is loaded by the tests, which one process runs, and not by each that collects them
+    from ray._private.node import Node
+    from ray.cluster_utils import Cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="the ray extra is not installed"),
+]
 
 N = 240
 """Rows of the job in which the driver and then a node is killed: enough of them are left for either death."""
@@ -66,6 +69,8 @@ def alone(source: Path) -> list[dict[str, Any]]:
 
 def seats() -> Counter[str]:
     """How many workers live on each node."""
+    import ray
+
     living = [one for one in ray._private.state.actors().values() if one["State"] == "ALIVE"]
     return Counter(one["Address"]["NodeID"] for one in living)
 
@@ -89,6 +94,9 @@ def test_workers_that_stay_answer_several_times_and_survive_a_deadly_text(cluste
 def test_a_cluster_whose_cpus_are_all_taken_is_an_error_and_no_hang(
     cluster: Cluster, source: Path, tmp_path: Path
 ) -> None:
+    import ray
+    from ray.util import placement_group
+
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         n = int(ray.cluster_resources()["CPU"])
@@ -116,6 +124,8 @@ def test_a_comparison_on_the_cluster_gives_the_table_of_one_process(cluster: Clu
 def test_the_driver_is_killed_and_then_a_node_and_every_row_has_its_one_result(
     cluster: Cluster, node: Node, source: Path, alone: list[dict[str, Any]], tmp_path: Path
 ) -> None:
+    from ray.util import placement_group, remove_placement_group
+
     output = tmp_path / "out.jsonl"
     kept = parts_of(output) / "results.jsonl"
     there = ["--address", cluster.address, "--workers", "2", "--patience", str(PATIENCE)]

@@ -12,16 +12,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import httpx
 import pytest
 
-ray = pytest.importorskip("ray")
 openai = pytest.importorskip("openai")
-
-from ray import serve  # noqa: E402
-from ray.util import placement_group, remove_placement_group  # noqa: E402
 
 import dapd  # noqa: E402
 from dapd.errors import DapdError  # noqa: E402
@@ -32,7 +29,11 @@ from dapd.scale.team import Spread  # noqa: E402
 from dapd.server import Config, Keys, Limits  # noqa: E402
 from server.helpers_server import Served, until  # noqa: E402
 
-pytestmark = pytest.mark.slow
+# Ray is loaded by the tests, which one process runs, and not by each that collects them.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="the ray extra is not installed"),
+]
 RECIPE = Recipe("random:tiny-llada", "cpu")
 KEY = "secret"
 LONG = {"max_tokens": 100, "extra_body": {"strategy": "original", "eos": "ban", "block_length": 20}}
@@ -124,6 +125,9 @@ def streamed(client: Any, prompt: str, begun: threading.Event | None = None, **f
 
 
 def test_a_cluster_without_room_is_an_error_and_no_wait(joined, config):
+    from ray import serve
+    from ray.util import placement_group, remove_placement_group
+
     taken = placement_group([{"CPU": joined.totals["CPU"]}])
     config = replace(config, limits=Limits(drain_seconds=1))  # how long Ray Serve waits for the replica when it ends it
     try:
@@ -194,14 +198,20 @@ def endings_around_a_death(client: Any, prompts: list[str]) -> list[object]:
 
 def states() -> dict[str, int]:
     """How many replicas are in which state."""
+    from ray import serve
+
     return dict(serve.status().applications[NAME].deployments["server"].replica_states)
 
 
 def named_actors() -> list[str]:
+    import ray
+
     return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 
 
 def kill_a_replica() -> None:
+    import ray
+
     name = next(name for name in named_actors() if name.startswith("SERVE_REPLICA"))
     ray.kill(ray.get_actor(name, namespace="serve"))
 
