@@ -3,12 +3,14 @@ traceback either."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 
 
 def main() -> None:
     """Run the command line."""
+    gc.disable()  # `dapd.cli.main` enables it when all commands are loaded
     # Torch says this where numpy is not installed. Nothing here needs it but forms, which say so themselves.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -138,7 +139,7 @@ class _Member:
     def start(cls, recipe: Recipe) -> _Member:
         mine, theirs = socket.socketpair()
         with theirs:
-            code = f"from {__name__} import main; main({theirs.fileno()})"
+            code = f"import gc; gc.disable(); from {__name__} import main; main({theirs.fileno()})"
             paths = dict.fromkeys([*recipe.paths, *sys.path])
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
             if recipe.device == "cpu":
@@ -194,6 +195,9 @@ class _Refusal:
 
 def main(descriptor: int) -> None:
     """The worker's process: a recipe comes first, then asks, for as long as the leader lives."""
+    # It was disabled while modules were imported: they stay, and there is no garbage in them.
+    gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader ends its workers
     line = Connection(descriptor)
     recipe: Recipe = pickle.loads(line.recv_bytes())
