@@ -5,7 +5,6 @@
 - At every operation it makes the table of numpy's dtypes anew.
 - Every sum and product of integers is made once more in 64 bits and compared with what its type holds, for an assertion
   that is off unless the option `debug` is on.
-- The type of a block is made and checked anew at every operation, and so is what a tensor takes over from its type.
 """
 
 import os
@@ -45,45 +44,3 @@ if os.environ.get("TRITON_INTERPRET", "0") == "1":
     builder = interpreter.interpreter_builder
     if not builder.options.debug:
         builder.options = replace(builder.options, sanitize_overflow=False)
-
-    unwrapped = core._unwrap_if_constexpr
-
-    def unwrap(value):
-        return value if type(value) in SIMPLE else unwrapped(value)
-
-    SIMPLE = {int, bool, float, core.dtype, core.block_type, core.pointer_type, core.tensor}
-    core._unwrap_if_constexpr = unwrap
-
-    blocks = {}
-
-    def key_of(element_type, shape):
-        return id(element_type), *map(unwrap, shape)
-
-    def new_block(cls, element_type, shape):
-        return blocks.get(key_of(element_type, shape)) or object.__new__(cls)
-
-    fill_block = core.block_type.__init__
-
-    def init_block(self, element_type, shape):
-        if not vars(self):
-            fill_block(self, element_type, shape)
-            blocks[key_of(element_type, shape)] = self  # and with it the type of the elements, so that its id stays
-
-    core.block_type.__new__ = new_block
-    core.block_type.__init__ = init_block
-
-    of_other = core.block_type.with_element_ty
-    core.block_type.with_element_ty = lambda self, kind: self if kind is self.element_ty else of_other(self, kind)
-
-    fill_tensor = core.tensor.__init__
-
-    def init_tensor(self, handle, kind):
-        if "of_a_tensor" not in vars(kind):
-            fill_tensor(self, handle, kind)
-            kind.of_a_tensor = {name: value for name, value in vars(self).items() if name != "handle"}
-        vars(self).update(kind.of_a_tensor, handle=handle)
-
-    core.tensor.__init__ = init_tensor
-
-    equal = core.tuple.__eq__
-    core.tuple.__eq__ = lambda self, other: core.constexpr(True) if self is other else equal(self, other)
