@@ -12,7 +12,6 @@ from dapd.lab.tasks.grammar import (
     Choice,
     Node,
     accepts,
-    any_order,
     chain,
     draw,
     even,
@@ -23,9 +22,8 @@ from dapd.lab.tasks.grammar import (
     weighed,
 )
 
-GRAMMAR = chain(
-    falling("", "Sure. "), even("It is ", "It is not "), any_order(("here", "now"), " and "), maybe(0.5, ".")
-)
+PLACES = even("here", chain("here", " and ", even("now", "there")), "now")
+GRAMMAR = chain(falling("", "Sure. "), even("It is ", "It is not "), PLACES, maybe(0.5, "."))
 
 
 def every_text(node: Node) -> set[str]:
@@ -39,7 +37,7 @@ def every_text(node: Node) -> set[str]:
 
 def test_all_texts_are_accepted_and_drawn() -> None:
     texts = every_text(GRAMMAR)
-    assert len(texts) == 16
+    assert len(texts) == 32
     assert all(accepts(GRAMMAR, text) for text in texts)
     rng = random.Random(0)
     assert {draw(GRAMMAR, rng) for _ in range(2000)} == texts
@@ -72,5 +70,5 @@ def test_weights_fall() -> None:
 
 
 def test_leaves_and_longest() -> None:
-    assert set(leaves(GRAMMAR)) == {"", "Sure. ", "It is ", "It is not ", "here", "now", " and ", "."}
+    assert set(leaves(GRAMMAR)) == {"", "Sure. ", "It is ", "It is not ", "here", "now", "there", " and ", "."}
     assert longest(GRAMMAR) == max(len(pieces(text)) for text in every_text(GRAMMAR))

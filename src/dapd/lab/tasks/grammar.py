@@ -11,7 +11,7 @@ import random
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, permutations
+from itertools import accumulate
 from typing import TypeAlias
 
 from dapd.lab.tasks.base import pieces
@@ -61,17 +61,6 @@ def even(*options: Node) -> Choice:
 def maybe(probability: float, node: Node) -> Choice:
     """The node with this probability, and otherwise nothing."""
     return weighed((node, ""), (probability, 1 - probability))
-
-
-def any_order(parts: Sequence[Node], between: str) -> Choice:
-    """The parts in any order, all orders equally likely, with a text between them."""
-    orders = []
-    for order in permutations(parts):
-        spread: list[Node] = [order[0]]
-        for part in order[1:]:
-            spread += [between, part]
-        orders.append(Chain(tuple(spread)))
-    return even(*orders)
 
 
 def draw(node: Node, rng: random.Random) -> str:
