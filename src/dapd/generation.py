@@ -408,7 +408,8 @@ class DiffusionLM:
         with self._forms_lock:
             if key not in self._forms:
                 tokens = self.tokenizer.token_bytes()
-                profile, size = self.network.profile, self.network.vocab_size
+                profile = self.network.profile
+                size = self.network.vocab_size
                 self._forms[key] = build(tokens, size, profile, regex=regex, json_schema=json_schema)
                 for old in list(self._forms)[:-FORMS]:
                     del self._forms[old]
@@ -572,7 +573,8 @@ class _Feed:
         streamer.put(canvas.tokens[: self.shown])
 
     def add(self, step: Step) -> None:
-        tokens, masked = step.canvas.tokens, step.canvas.masked
+        tokens = step.canvas.tokens
+        masked = step.canvas.masked
         while self.pending and not masked[self.pending[0]].any():
             stop = self.pending.pop(0).stop
             self.streamer.put(tokens[self.shown : stop])

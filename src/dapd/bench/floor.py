@@ -65,7 +65,8 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
     side = size or SIZES.get(device.type, SIZES["cpu"])
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
-    rested, warmup = None, 5
+    rested = None
+    warmup = 5
     if device.type == "cuda":
         rested = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats, rested=True).ms
         warmup = 100  # nothing heats a GPU better than the product itself

@@ -129,7 +129,8 @@ def normed(norm: Any, x: Float[Tensor, "b l e"]) -> Float[Tensor, "b l e"]:
 
 
 def rotary(model: Transformer, length: int) -> Angles:
-    config, device = model.config, model.device
+    config = model.config
+    device = model.device
     exponent = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32) / config.head_dim
     angle = torch.arange(length, device=device).float()[:, None] / config.rope_theta**exponent
     angle = torch.cat((angle, angle), -1)

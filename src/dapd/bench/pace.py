@@ -67,7 +67,8 @@ class Paced:
 
 def random_canvases(model: Transformer, prompt: int, gen: int, batch: int = 1, *, half: bool = False) -> list[Canvas]:
     """Random prompts and masks behind them; half: every second mask is decided already."""
-    mask_id, vocab = model.profile.mask_id, model.config.vocab_size
+    mask_id = model.profile.mask_id
+    vocab = model.config.vocab_size
     ids = torch.randint(vocab, (batch, prompt + gen), generator=torch.Generator().manual_seed(0))
     ids[ids == mask_id] = (mask_id + 1) % vocab
     canvases = [Canvas.blank(row[:prompt].tolist(), gen, mask_id=mask_id) for row in ids]

@@ -44,7 +44,8 @@ def canvases_of(lm: DiffusionLM, task: str, n_prompts: int, seed: int = 0) -> li
     """Test prompts of a lab task, with as much room as their answers may take."""
     if n_prompts < 1:
         raise DapdError(f"prompts is {n_prompts}; it must be at least 1")
-    chosen, rng = get(task), random.Random(seed)
+    chosen = get(task)
+    rng = random.Random(seed)
     texts = [chosen.make(rng, Split.TEST).prompt for _ in range(n_prompts)]
     return [lm.canvas(lm.question(text), chosen.room) for text in texts]
 
@@ -52,7 +53,9 @@ def canvases_of(lm: DiffusionLM, task: str, n_prompts: int, seed: int = 0) -> li
 def decoded(lm: DiffusionLM, canvases: Sequence[Canvas], strategy: Selects, *, reference: bool) -> Run:
     """Decode to the end on one of the two paths."""
     commits: set[Commit] = set()
-    before, steps, now = [], [], list(canvases)
+    before = []
+    steps = []
+    now = list(canvases)
     options = Options(graphs=False if reference else None)
     with kernels.disabled() if reference else nullcontext():
         for number, done in enumerate(passes(lm.network, canvases, strategy, options, lm.recordings)):
@@ -98,7 +101,8 @@ def compare(lm: DiffusionLM, canvases: Sequence[Canvas], name: str, baseline: Ru
     reference = decoded(lm, canvases, strategy, reference=True)
     fast = decoded(lm, canvases, strategy, reference=False)
     total = len(reference.commits)
-    differ, alone = len(reference.commits - fast.commits), forced(lm, strategy, reference)
+    differ = len(reference.commits - fast.commits)
+    alone = forced(lm, strategy, reference)
     record: Record = {
         "strategy": name,
         "rows": len(canvases),

@@ -125,7 +125,9 @@ class Report:
     def __init__(self, name: str, device: torch.device, path: Path | None) -> None:
         if path is not None:
             check_writable(path)
-        self.name, self.device, self.path = name, device, path
+        self.name = name
+        self.device = device
+        self.path = path
         self.rates: list[Rate] = []
         self.rows: list[Record] = []
 

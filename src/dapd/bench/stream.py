@@ -175,7 +175,8 @@ def _chunks(n: int, size: int) -> list[list[int]]:
 
 
 def _canvas(bench: Bench, length: int, gen: int, seed: int) -> Canvas:
-    profile, vocab = bench.model.profile, bench.model.vocab_size
+    profile = bench.model.profile
+    vocab = bench.model.vocab_size
     ids = torch.randint(vocab, (length,), generator=torch.Generator().manual_seed(seed))
     ids[ids == profile.mask_id] = (profile.mask_id + 1) % vocab
     return Canvas.blank(ids.tolist(), gen, mask_id=profile.mask_id)

@@ -141,7 +141,8 @@ def time_steps(
     else:
         heat(device)
     before = _in_use(device)
-    watch, start = Stopwatch(device), time.perf_counter()
+    watch = Stopwatch(device)
+    start = time.perf_counter()
     watch.mark()
     for _ in range(repeats):
         _advance(steps)
@@ -196,7 +197,8 @@ def _in_use(device: torch.device) -> int:
 def _memory(device: torch.device, before: int) -> tuple[float, float, float] | tuple[None, None, None]:
     if device.type != "cuda":
         return None, None, None
-    peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    reserved = torch.cuda.max_memory_reserved(device)
     return peak / GB, reserved / GB, (_in_use(device) - before) / GB
 
 

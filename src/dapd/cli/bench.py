@@ -101,7 +101,8 @@ def check_precision(device: torch.device, dtype: torch.dtype | None, asked: list
 
 def cases(prompt: str, gen: str, batch: str, strategies: list[str], reuse: list[str], **common: Any) -> list[Case]:
     """All combinations. The defaults depend on the reuse: prefix and settled are refreshed, and dual has blocks."""
-    refresh, block = common.pop("refresh"), common.pop("block")
+    refresh = common.pop("refresh")
+    block = common.pop("block")
     shapes = product(lengths("prompt", prompt), lengths("gen", gen), lengths("batch", batch))
     return [
         Case(
@@ -184,7 +185,8 @@ def forward_command(
 ) -> None:
     """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
     check_counts(repeats, warmup)
-    where, methods = pick_device(device), names(capture)
+    where = pick_device(device)
+    methods = names(capture)
     graph = bool(switch(graphs))
     if graph and where.type != "cuda":
         raise DapdError(f"--graphs on needs a CUDA device, not {where}; leave it out")
@@ -228,7 +230,8 @@ def step_command(
 ) -> None:
     """Single steps (forward, observe, select, commit) of each decoder on a half-masked canvas."""
     check_counts(repeats, warmup)
-    where, on = pick_device(device), switch(graphs)
+    where = pick_device(device)
+    on = switch(graphs)
     kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     if fp8:
@@ -264,7 +267,8 @@ def decode_command(
 ) -> None:
     """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
     check_counts(repeats, warmup)
-    where, on = pick_device(device), switch(graphs)
+    where = pick_device(device)
+    on = switch(graphs)
     kept = {"refresh": refresh, "refresh_until": refresh_until, "block": block, "settle": settle}
     asked = cases(prompt, gen, batch, names(strategies), names(reuse), graphs=on, taken=taken, **kept)
     least = min(case.gen for case in asked)
@@ -386,7 +390,9 @@ def parity_command(
     save_table: tables.SaveTable = None,
 ) -> None:
     """Check whether the fast path (kernels, graphs) decides as the reference path does (torch operations alone)."""
-    where, kinds, presets = pick_device(device), names(dtypes), names(strategies)
+    where = pick_device(device)
+    kinds = names(dtypes)
+    presets = names(strategies)
     for kind in kinds:
         pick_dtype(kind)
     if fp8:

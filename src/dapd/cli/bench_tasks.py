@@ -33,7 +33,8 @@ def gold_command(
     tables.check_files(save_table)
     tools = Tools.find()
     console = Console()
-    rows, wrong = [], []
+    rows = []
+    wrong = []
     for group in here:
         for name in group.names:
             task = load_task(folder, name)

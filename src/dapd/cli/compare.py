@@ -101,10 +101,12 @@ def compare(
     total = len(chosen) * sum(len(task.examples(n, seed)) for task in asked)
     if against is not None and against not in (labels := [decoder.label for decoder in chosen]):
         raise unknown("decoder", against, labels)
-    summary, figure = out / "summary.json", out / "tradeoff.png"
+    summary = out / "summary.json"
+    figure = out / "tradeoff.png"
     for path in (summary, *[figure] * plot):  # before the minutes that the work takes
         check_writable(make_folder(out) / path.name)
-    console, spread = Console(), Spread(workers, address=address)
+    console = Console()
+    spread = Spread(workers, address=address)
     with (
         crew.resumable(),
         Working(console, "decoding", total) as work,

@@ -24,7 +24,8 @@ from dapd.trace import write_traces
 from dapd.viewer.report import write_report
 
 OUT = Path("demo")
-TASK, NUMBER = "quiz-5", 0
+TASK = "quiz-5"
+NUMBER = 0
 """Which test prompt is asked: the first one. docs/lab.md has the means over many."""
 WATCHED = {
     "dapd-direct": "DAPD, the whole text at once",
@@ -41,7 +42,8 @@ Answer = tuple[Decoder, Completion]
 def main(out: Path = OUT) -> None:
     """Five questions live with DAPD and with Fast-dLLM in two ways, then the same questions with more decoders."""
     torch.set_num_threads(1)
-    console, lm = Console(), load(DEFAULT_MODEL, device="cpu")
+    console = Console()
+    lm = load(DEFAULT_MODEL, device="cpu")
     make_folder(out)
     example = get(TASK).examples(NUMBER + 1)[NUMBER]
     watched = watch(lm, console, example)

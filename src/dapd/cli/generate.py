@@ -207,5 +207,6 @@ def why_empty(trace: Trace) -> str | None:
 def cost(done: Completion, *, paced: bool = False) -> str:
     """What a completion took, in a line; the seconds that it was slowed down for the eye do not count."""
     seconds = done.compute_seconds if paced else done.seconds
-    passes, tokens = plural(done.nfe, "forward pass", "es"), plural(done.n_generated, "token")
+    passes = plural(done.nfe, "forward pass", "es")
+    tokens = plural(done.n_generated, "token")
     return f"{passes}, {tokens} ({done.tokens_per_forward:.2f} per pass), {seconds:.2f} s, {done.finish_reason}"

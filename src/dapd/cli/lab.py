@@ -160,7 +160,8 @@ def _evaluate(folder: Path, chosen: Sequence[tasks.Task], exam: Exam, ways: Sequ
     """Score the checkpoint in a folder in several ways; print the table, and some of the answers that are wrong."""
     from dapd.models import load_network
 
-    network, tokenizer = load_network(folder, device=device), LabTokenizer.load(folder)
+    network = load_network(folder, device=device)
+    tokenizer = LabTokenizer.load(folder)
     scores = {task.name: evaluate_ways(network, tokenizer, task, exam, ways) for task in chosen}
     tables.show(console, _as_table(scores, ways))
     for rows in scores.values():
@@ -221,7 +222,8 @@ def score(
 ) -> None:
     """Score a model on test prompts, decoding step by step, with every combination of block length and EOS rule."""
     tables.check_files(save_table)
-    folder, ways = _folder(model), ways_of(block, eos)
+    folder = _folder(model)
+    ways = ways_of(block, eos)
     path = folder / "training.json"
     if record and (folder != model or not path.is_file()):  # the model that ships keeps the scores that it came with
         raise DapdError(f"--record adds to the training.json of a folder of your own, and {model} is none that has one")

@@ -101,12 +101,15 @@ class LiveView:
         return text
 
     def pieces(self, step: Step, done: bool) -> Iterator[tuple[str, str]]:
-        canvas, profile = step.canvas, self.lm.network.profile
-        tokens, slots = canvas.tokens.tolist(), canvas.slots.tolist()
+        canvas = step.canvas
+        profile = self.lm.network.profile
+        tokens = canvas.tokens.tolist()
+        slots = canvas.slots.tolist()
         first = canvas.start if canvas.n_new else 0
         held: list[int] = []
         for column in range(first, canvas.length):
-            token, is_slot = tokens[column], slots[column]
+            token = tokens[column]
+            is_slot = slots[column]
             if is_slot and token in (profile.mask_id, profile.eos_id):
                 yield from self.flush(held)
                 end = "" if done else END
@@ -143,7 +146,8 @@ class LiveView:
 
     def progress(self, step: Step) -> Text:
         """A bar of decided slots, and the counts."""
-        left, total = int(step.canvas.masked.sum()), int(step.canvas.slots.sum())
+        left = int(step.canvas.masked.sum())
+        total = int(step.canvas.slots.sum())
         passes = plural(self.passes, "forward pass", "es")
         pace = self.written(step.canvas) / max(1, self.passes)
         counts = f" {passes}, {plural(left, 'mask')} left, {pace:.1f} tokens a pass"

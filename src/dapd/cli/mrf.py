@@ -177,7 +177,8 @@ def print_cells(stack: str, result: dict[str, object]) -> None:
     for name, cell in cells.items():
         parts = [f"  {name:24s} valid {cell['valid']:.3f} (worst {cell['valid_worst']:.3f})"]
         for selection, scores in cell["selections"].items():
-            o, first = scores["overall"], scores["steps"][0]
+            o = scores["overall"]
+            first = scores["steps"][0]
             shown = " ".join(f"{o[m]['mean']:.3f}" for m in ("auc", "ratio", "ovr"))
             parts.append(f"{selection}: {shown} (step 1 OVR {first['ovr']['mean']:.2f})")
         console.print(" | ".join(parts), markup=False)

@@ -90,7 +90,8 @@ def behaviour(report: Report, study: Study) -> list[Path]:
         for result in figure.values()
     ]
     traces = [trace for group in groups for trace in group]
-    heat, counts = study.file("multi_heatmap", ".png"), study.file("multi_segments", ".png")
+    heat = study.file("multi_heatmap", ".png")
+    counts = study.file("multi_segments", ".png")
     heatmap(traces, heat, until=EARLY)
     segments(traces, counts)
     pictured = range(min(PICTURED, *map(len, groups)))
@@ -114,7 +115,8 @@ def _pictures(figure: dict[str, Any], study: Study) -> list[Path]:
 def histogram(report: Report, study: Study) -> list[Path]:
     """How edge scores are distributed."""
     figure = json.loads(study.file(tau_min_table.FIGURE, ".json").read_text(encoding="utf-8"))
-    chosen, pairs = figure["tau_min"], figure["pairs"]
+    chosen = figure["tau_min"]
+    pairs = figure["pairs"]
     below = {chosen: round(figure["share_below"][f"{chosen:g}"] * pairs)}
     path = study.file("tau_min", ".png")
     edges(Scores(torch.tensor(figure["counts"], dtype=torch.float64), below), path)

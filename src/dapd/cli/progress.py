@@ -17,7 +17,9 @@ class Working:
     """A bar on a terminal; elsewhere, in a log for instance, a line on stderr now and then."""
 
     def __init__(self, console: Console, what: str, total: int | None = None) -> None:
-        self.console, self.what, self.total = console, what, total
+        self.console = console
+        self.what = what
+        self.total = total
         self.done = 0
         ends = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         counting = (TextColumn("{task.completed}"), TimeElapsedColumn())
@@ -46,7 +48,8 @@ class Working:
             of = "" if self.total is None else f" of {self.total}"
             line = f"{self.what}: {self.done}{of}, {now - self.started:.0f} s{self._left(now)}"
             print(line, file=sys.stderr, flush=True)
-            self.told, self.since = now, (now, self.done)
+            self.told = now
+            self.since = (now, self.done)
 
     def _left(self, now: float) -> str:
         """The time left, estimated from the pace since the last line."""

@@ -65,12 +65,15 @@ def parts(table: Table, width: int) -> Iterator[Table]:
     names = list(range(table.words))
     room = width - 1 - sum(min(NAME, max(map(len, column(table, place)))) + COLUMN_GAP for place in names)
     shown: list[int] = []
-    title, left = table.title, room
+    title = table.title
+    left = room
     for place in range(table.words, len(table.head)):
         need = number_width(table, place) + COLUMN_GAP
         if shown and need > left:
             yield picked(table, [*names, *shown], title)
-            shown, title, left = [], "", room
+            shown = []
+            title = ""
+            left = room
         shown.append(place)
         left -= need
     yield picked(table, [*names, *shown], title)

@@ -283,7 +283,8 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
         )
     if canvas.mask_id != model.profile.mask_id:
         raise DapdError(f"the canvas marks masks with id {canvas.mask_id}, the model with {model.profile.mask_id}")
-    steps, n_blocks = row.needs.steps, max(1, len(row.blocks))
+    steps = row.needs.steps
+    n_blocks = max(1, len(row.blocks))
     if canvas.n_new is not None and steps is not None and steps % n_blocks:
         raise DapdError(f"steps is {steps}; it must be a multiple of the number of blocks, {n_blocks}")
     outside = [token for token, _ in row.options.sampling.bias if token >= model.vocab_size]

@@ -15,7 +15,8 @@ from torch import Tensor
 from dapd.graph import edge_scores, normalise
 from dapd.strategies.base import AttentionNeed, Needs, Observation, Selection, top
 
-BINS, LOWEST = 60, -5
+BINS = 60
+LOWEST = -5
 """Bins of the logarithm of the score, and its smallest power of ten; smaller scores count in the first bin."""
 STAGES = 3
 """Thirds of the decoding, counted separately."""

@@ -43,7 +43,8 @@ def edge_auc(
     model: DiffusionLM, task: Task, layer_sets: Sequence[tuple[int, ...]], *, n: int = 40, masked: float = 1.0
 ) -> list[EdgeAuc]:
     """AUC of the symmetrised attention for each set of layers, pooled over `n` test prompts."""
-    network, profile = model.network, model.network.profile
+    network = model.network
+    profile = model.network.profile
     pairs: dict[tuple[int, ...], tuple[list[Tensor], list[Tensor]]] = {layers: ([], []) for layers in layer_sets}
     for number, example in enumerate(task.examples(n)):
         true = task.edges(example, pieces(example.answer))
@@ -57,7 +58,8 @@ def edge_auc(
         tail = [profile.eos_id if masked < 1 else profile.mask_id] * (task.room - len(answer))
         row = prompt + shown + tail
         tokens = torch.tensor([row], device=network.device)
-        window, everything = slice(len(prompt), len(prompt) + len(answer)), slice(0, len(row))
+        window = slice(len(prompt), len(prompt) + len(answer))
+        everything = slice(0, len(row))
         nodes = torch.zeros(len(answer), dtype=torch.bool)
         nodes[hidden] = True
         upper = torch.ones(len(answer), len(answer)).triu(1).bool() & nodes[:, None] & nodes[None, :]
@@ -78,6 +80,7 @@ def edge_auc(
     out = []
     for layers, (scores, labels) in pairs.items():
         if scores:
-            pooled, label = torch.cat(scores), torch.cat(labels)
+            pooled = torch.cat(scores)
+            label = torch.cat(labels)
             out.append(EdgeAuc(task.name, layers, masked, auc(pooled, label), len(label)))
     return out

@@ -45,7 +45,8 @@ class Automaton:
             np.concatenate((raw["start"].reshape(1), raw["source"], raw["target"], raw["accepting"])),
             return_inverse=True,
         )
-        n, n_edges = len(names), len(raw["source"])
+        n = len(names)
+        n_edges = len(raw["source"])
         # The start is to be state 0: it changes places with whatever sorts first.
         order = np.arange(n)
         order[[0, places[0]]] = order[[places[0], 0]]
@@ -55,7 +56,8 @@ class Automaton:
         kind_of, sample = _classes(source * n + target, raw["token"], vocab_size)
         n_kinds = len(sample)
         first = np.isin(raw["token"], sample)
-        end_kind, end = n_kinds, n
+        end_kind = n_kinds
+        end = n
         kind_of[kind_of < 0] = n_kinds + 1
         kind_of[ends] = end_kind
         stops = np.append(accepting, end)

@@ -77,7 +77,8 @@ class Language:
         edges = self.automaton
         forced = torch.zeros(canvas.length, dtype=torch.bool)
         masked = canvas.masked[canvas.start :].tolist()
-        reached, allowed = np.isfinite(sums), np.isfinite(scores)
+        reached = np.isfinite(sums)
+        allowed = np.isfinite(scores)
         alive = np.isin(np.arange(edges.n_states), edges.accepting)
         for place in range(len(scores) - 1, -1, -1):
             used = reached[place][edges.source] & allowed[place][edges.kind] & alive[edges.target]

@@ -74,7 +74,8 @@ def automaton(task: dict[str, Any]) -> bytes:
     index = Index(f"\\x00(?:\\x00\\x00(?:{pattern})\\x00|)", Vocabulary(eos, vocabulary))
     before = index.get_initial_state()
     table = index.get_transitions()
-    tokens, targets = array("q"), array("q")
+    tokens = array("q")
+    targets = array("q")
     for row in table.values():
         tokens.extend(row)
         targets.extend(row.values())

@@ -77,7 +77,8 @@ def mode(device: torch.device) -> tuple[object, ...]:
 
 def _attention_switches() -> tuple[object, ...]:
     """Which of torch's attention kernels are allowed, and in which order they are asked."""
-    cuda, order = torch.backends.cuda, getattr(torch._C, "_get_sdp_priority_order", tuple)
+    cuda = torch.backends.cuda
+    order = getattr(torch._C, "_get_sdp_priority_order", tuple)
     kinds = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.cudnn_sdp_enabled, cuda.math_sdp_enabled)
     return *(enabled() for enabled in kinds), tuple(order())  # type: ignore[no-untyped-call]
 

@@ -65,7 +65,9 @@ def add_by_rows(
     (batch, heads, n, size), (_, groups, columns, _) = q.shape, k.shape
     if sums is None:
         sums = q.new_zeros((1, batch, n, columns), dtype=torch.float32)
-    queries, keys, shift = q.to(wide) * size**-0.5, k.to(wide).mT, -lse.to(wide)[..., None]
+    queries = q.to(wide) * size**-0.5
+    keys = k.to(wide).mT
+    shift = -lse.to(wide)[..., None]
     height = max(1, CACHED // columns)
     room = torch.empty((height, columns), dtype=wide, device=q.device)
     for row, first in itertools.product(range(batch), range(0, n, height)):

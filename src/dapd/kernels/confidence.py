@@ -40,7 +40,8 @@ def most_likely(
     vocab = logits.shape[-1]
     rows = logits.reshape(-1, vocab)
     chunk = min(CHUNK, triton.next_power_of_2(vocab))
-    n_rows, n_chunks = len(rows), triton.cdiv(vocab, chunk)
+    n_rows = len(rows)
+    n_chunks = triton.cdiv(vocab, chunk)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     best = torch.empty(n_rows, n_chunks, dtype=torch.float32, device=rows.device)
     where = torch.empty(n_rows, n_chunks, dtype=torch.int32, device=rows.device)

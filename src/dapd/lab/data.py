@@ -91,7 +91,8 @@ def make_chunk(spec: ChunkSpec) -> Chunk:
         place = bisect.bisect_left(LENGTHS, len(prompt) + region)
         spare = LENGTHS[place] - len(prompt) - len(answer)
         shift = rng.randint(0, spare) if rng.random() < SHIFTED else 0
-        own, eos = columns[place], [tokenizer.eos_id]
+        own = columns[place]
+        eos = [tokenizer.eos_id]
         own.tokens.extend([*eos * shift, *prompt, *answer, *eos * (spare - shift)])
         own.start.append(shift + len(prompt))
         own.answer.append(len(answer))

@@ -110,6 +110,7 @@ def evaluate_ways(
     rooms = sorted({task.canvas(example) for example in task.examples(exam.n, exam.seed)})
     fitting = [way for way in ways if all(way.fits(room) for room in rooms)]
     if not fitting:
-        asked, lengths = " or ".join(way.label for way in ways), ", ".join(map(str, rooms))
+        asked = " or ".join(way.label for way in ways)
+        lengths = ", ".join(map(str, rooms))
         raise DapdError(f"{task.name} cannot be decoded in {asked}: a block must be a part of its canvas ({lengths})")
     return {way: next(evaluate(model, tokenizer, [task], exam, way)) for way in fitting}

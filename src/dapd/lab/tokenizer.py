@@ -54,7 +54,9 @@ class LabTokenizer:
     def __init__(self, vocabulary: dict[str, int]) -> None:
         self.vocabulary = vocabulary
         self._texts = {number: token for token, number in vocabulary.items()}
-        self.eos_id, self.bos_id, self.mask_id = vocabulary[EOS], vocabulary[BOS], vocabulary[MASK]
+        self.eos_id = vocabulary[EOS]
+        self.bos_id = vocabulary[BOS]
+        self.mask_id = vocabulary[MASK]
         self.eot_id = vocabulary[TURN_END]
 
     @classmethod

@@ -53,7 +53,8 @@ def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None
         if config.get(key, wanted) not in (wanted, None):
             raise DapdError(f"LLaDA config: {key} is {config[key]!r}; only {wanted!r} is supported")
     with reading_config("LLaDA"):
-        heads, vocab = int(config["n_heads"]), int(config.get("embedding_size") or config["vocab_size"])
+        heads = int(config["n_heads"])
+        vocab = int(config.get("embedding_size") or config["vocab_size"])
         kv = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
         return TransformerConfig(
             n_layers=config["n_layers"],

@@ -109,7 +109,8 @@ def join(device: torch.device) -> tuple[DeviceMesh, torch.device]:
 
 def local_device() -> torch.device:
     """The GPU of this process on its machine."""
-    local, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    count = torch.cuda.device_count()
     if local >= count:
         raise DapdError(
             f"process {local} of this machine finds {count} GPUs: start as many processes as there are GPUs"

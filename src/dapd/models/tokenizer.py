@@ -193,7 +193,8 @@ class ByteTokenizer:
         raise DapdError("random weights have no chat template; give plain text (--raw) instead of messages")
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        out, run = [], bytearray()
+        out = []
+        run = bytearray()
         for i in ids:
             if i < 256:
                 run.append(i)

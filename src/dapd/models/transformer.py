@@ -148,7 +148,8 @@ class Embedding(nn.Embedding):
 class Layer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        d, kv = config.d_model, config.n_kv_heads * config.head_dim
+        d = config.d_model
+        kv = config.n_kv_heads * config.head_dim
         self.n_heads = config.n_heads
         self.n_kv_heads = config.n_kv_heads
         self.attn_norm = RMSNorm(d, config.norm_eps)

@@ -63,10 +63,12 @@ def evaluate(network: StackedRADD, budget: Budget, paths: Paths | None = None) -
     """Sample from a stack and measure it. Where `paths` are given, they are measured instead of new ones."""
     if budget.exact:
         verdict = judge(network)
-        by_model, losses = verdict.valid, verdict.loss
+        by_model = verdict.valid
+        losses = verdict.loss
     else:
         sampled = sample_sequences(network, budget.n_samples, budget.seed + 1)
-        by_model, losses = valid(sampled).float().mean(1).tolist(), None
+        by_model = valid(sampled).float().mean(1).tolist()
+        losses = None
     paths = paths or sample_paths(network, budget.n_paths, budget.seed)
     selections = {name: measure_selection(paths, name) for name in usable_selections(network.shape.n_layers)}
     return Evaluation(network.n_models, sum(by_model) / len(by_model), min(by_model), by_model, losses, selections)

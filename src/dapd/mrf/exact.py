@@ -49,7 +49,8 @@ def contexts() -> Contexts:
     partial = torch.where(masks[:, None], MASK_ID, all_sequences()).flatten(0, 1)
     tokens, completions = partial.unique(dim=0, return_counts=True)  # type: ignore[no-untyped-call]
     order = (tokens == MASK_ID).sum(-1).argsort(descending=True, stable=True)
-    tokens, completions = tokens[order], completions[order]
+    tokens = tokens[order]
+    completions = completions[order]
     place = BASE ** torch.arange(LENGTH)
     codes = tokens @ place
     index = torch.full((BASE**LENGTH,), len(tokens))
@@ -62,7 +63,8 @@ def contexts() -> Contexts:
 @torch.no_grad()
 def judge(network: StackedRADD) -> Exact:
     """Compute the exact measures of every model of a stack."""
-    valid, loss = [], []
+    valid = []
+    loss = []
     for first in range(0, network.n_models, MODELS_AT_ONCE):
         part = network.pick(slice(first, first + MODELS_AT_ONCE))
         tokens = contexts().tokens.to(part.embedding.device).expand(part.n_models, -1, -1)
@@ -75,8 +77,10 @@ def judge(network: StackedRADD) -> Exact:
 def chance_of_validity(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
     """The chance that all four constraints hold. The chance of reaching each context is passed on from contexts with
     more masks to those with fewer, down to the complete sequences."""
-    known, device = contexts(), log_p.device
-    n_masked, following = known.n_masked.to(device), known.next.to(device)
+    known = contexts()
+    device = log_p.device
+    n_masked = known.n_masked.to(device)
+    following = known.next.to(device)
     reached = torch.zeros(len(log_p), len(known.tokens) + 1, dtype=log_p.dtype, device=device)
     reached[:, 0] = 1
     for k in range(LENGTH, 0, -1):
@@ -89,7 +93,8 @@ def chance_of_validity(log_p: Float[Tensor, "models contexts nine three"]) -> Fl
 
 def expected_loss(log_p: Float[Tensor, "models contexts nine three"]) -> Float[Tensor, " models"]:
     """LLaDA's loss per token: the mean over all sequences, over 1 to 9 masks, and over all their placements."""
-    known, device = contexts(), log_p.device
+    known = contexts()
+    device = log_p.device
     completions = torch.cat([known.completions, torch.zeros(1, dtype=torch.long)])
     # Number of sequences that agree with the context and have this value at this position: the data's conditional
     # probability, times `completions`.

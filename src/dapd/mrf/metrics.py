@@ -51,9 +51,13 @@ def auc(
     scores: Float[Tensor, "*b n n"], edge: Bool[Tensor, "n n"], pairs: Bool[Tensor, "*#b n n"]
 ) -> Float[Tensor, "*b"]:
     """How often an edge scores above a non-edge, where a tie counts half; nan where one of the two kinds is missing."""
-    flat, kind, counted = scores.flatten(-2), edge.flatten(), pairs.flatten(-2)
+    flat = scores.flatten(-2)
+    kind = edge.flatten()
+    counted = pairs.flatten(-2)
     kept = counted.reshape(-1, counted.shape[-1]).any(0)
-    flat, kind, counted = flat[..., kept], kind[kept], counted[..., kept]
+    flat = flat[..., kept]
+    kind = kind[kept]
+    counted = counted[..., kept]
     above, below = flat[..., kind, None], flat[..., None, ~kind]
     weight = (counted[..., kind, None] & counted[..., None, ~kind]).expand(*above.shape[:-2], -1, -1)
     wins = (above > below).to(scores.dtype) + 0.5 * (above == below)

@@ -72,7 +72,8 @@ class Block(nn.Module):
 
     def __init__(self, n_models: int, shape: Shape) -> None:
         super().__init__()
-        d, lead = shape.width, (n_models, shape.n_layers)
+        d = shape.width
+        lead = (n_models, shape.n_layers)
         self.norm1 = nn.Parameter(torch.ones(*lead, d))
         self.norm1_bias = nn.Parameter(torch.zeros(*lead, d))
         self.qkv = nn.Parameter(torch.empty(*lead, d, 3 * d))
@@ -102,7 +103,8 @@ class StackedRADD(nn.Module):
 
     def __init__(self, n_models: int, shape: Shape) -> None:
         super().__init__()
-        self.n_models, self.shape = n_models, shape
+        self.n_models = n_models
+        self.shape = shape
         d = shape.width
         self.embedding = nn.Parameter(torch.empty(n_models, N_VALUES + 1, d))
         self.block = Block(n_models, shape)

@@ -78,12 +78,14 @@ class Report:
 def build(run: Run, options: ReportOptions, tell: Callable[[str], None] = lambda _: None) -> Report:
     """Measure a run; `tell` is called with a line of text before each part."""
     began = time.monotonic()
-    budget, network = options.budget, run.network
+    budget = options.budget
+    network = run.network
     tell(f"{plural(network.n_models, 'model')}: {budget.n_paths} sampling paths each")
     paths = sample_paths(network, budget.n_paths, budget.seed)
     evaluation = evaluate(network, budget, paths)
     scores = study_scores(paths)
-    model, rows = ToyLM(network), -(-options.n_decoded // network.n_models)
+    model = ToyLM(network)
+    rows = -(-options.n_decoded // network.n_models)
     decoded = []
     for contender in contenders():
         if not options.quick or (contender.family, contender.setting) in QUICK:

@@ -41,7 +41,8 @@ def open_run(folder: Path, recipe: Recipe) -> None:
         return
     old = from_json(read_json(config))
     if old != recipe:
-        asked, there = recipe.options(), old.options()
+        asked = recipe.options()
+        there = old.options()
         changed = [name for name in asked if there[name] != asked[name]] or ["models"]
         raise DapdError(
             f"{folder} belongs to another configuration (it differs in {', '.join(changed)}): give another folder"

@@ -92,7 +92,8 @@ def cut_scores(paths: Paths, selection: str) -> list[Cut]:
 def study_heads(paths: Paths) -> Heads:
     areas = head_aucs(paths)
     half = areas.shape[1] // 2
-    judged, chosen = areas[:, half:].nanmean(1).flatten(1), areas[:, :half].nanmean(1)
+    judged = areas[:, half:].nanmean(1).flatten(1)
+    chosen = areas[:, :half].nanmean(1)
     best = chosen.flatten(1).argmax(1)
     layers = (best // areas.shape[-1]).bincount(minlength=areas.shape[-2])
     by_head = areas.nanmean(1)

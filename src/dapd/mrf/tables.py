@@ -38,7 +38,8 @@ def markdown(evaluation: Evaluation, scores: ScoreStudy, decoders: Sequence[Deco
 
 
 def convergence(evaluation: Evaluation) -> str:
-    worst, n_models = evaluation.valid_worst, evaluation.n_models
+    worst = evaluation.valid_worst
+    n_models = evaluation.n_models
     text = f"Step-by-step samples in random order with all four constraints: {evaluation.valid:.2%}"
     text += f" over {plural(n_models, 'model')}, {worst:.2%} for the worst"
     if (losses := evaluation.loss_by_model) is None:

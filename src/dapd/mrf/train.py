@@ -86,7 +86,8 @@ class Trainer:
     """The state of a training job: a network, its optimiser, the running mean of its weights."""
 
     def __init__(self, recipe: Recipe, execution: Execution) -> None:
-        self.recipe, self.execution = recipe, execution
+        self.recipe = recipe
+        self.execution = execution
         device = torch.device(execution.device)
         variants = recipe.variants
         self.network = StackedRADD(recipe.n_models, recipe.shape)
@@ -109,7 +110,8 @@ class Trainer:
         self.table_starts = self.table_sizes.cumsum(0) - self.table_sizes
         self.table = torch.cat(tables).to(device)
         shares = torch.tensor(recipe.masks.shares or (1 / LENGTH,) * LENGTH, device=device)
-        self.shares, self.share_ends = shares, shares.cumsum(0)[:-1]
+        self.shares = shares
+        self.share_ends = shares.cumsum(0)[:-1]
         self.loss_sum = torch.zeros(recipe.n_models, device=device)
         self.step = 0
         self.mode = "eager"
@@ -243,9 +245,11 @@ class Trainer:
 
 def run_steps(trainer: Trainer, checkpoint: Callable[[], None] | None = None) -> Iterator[Progress]:
     """Train to the end and report now and then. The first report comes early, to give an early estimate of the time."""
-    execution, steps = trainer.execution, trainer.recipe.steps
+    execution = trainer.execution
+    steps = trainer.recipe.steps
     early = trainer.step + 5
-    began, first = time.monotonic(), trainer.step
+    began = time.monotonic()
+    first = trainer.step
     while trainer.step < steps:
         boundary = trainer.step - trainer.step % execution.checkpoint_every
         reports = trainer.step - trainer.step % execution.report_every + execution.report_every
@@ -262,7 +266,8 @@ def run_steps(trainer: Trainer, checkpoint: Callable[[], None] | None = None) ->
         if checkpoint is not None and (trainer.step % execution.checkpoint_every == 0 or trainer.step == steps):
             checkpoint()
         if trainer.step == early:  # compiling and capturing are over: measure the speed from here on
-            began, first = time.monotonic(), trainer.step
+            began = time.monotonic()
+            first = trainer.step
 
 
 def train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progress]:

@@ -88,7 +88,8 @@ def placed(trace: Trace) -> Iterator[Token]:
 def _panel(axis: Any, trace: Trace, tokens: Sequence[Token], passes: int) -> None:
     from matplotlib.patches import Rectangle
 
-    born, scale = births(trace).tolist(), _scale()
+    born = births(trace).tolist()
+    scale = _scale()
     for token in tokens:
         done = born[token.slot] * trace.nfe < passes - 0.5
         shade: Any = scale.to_rgba(100 * born[token.slot]) if done else MASKED

@@ -20,7 +20,8 @@ from dapd.plots.axes import TITLE_PAD, Mark, draw_marks
 from dapd.plots.figure import AS_IT_COMES, WIDE, Grid, Layout, check_suffix, has_matplotlib, plain, sheet
 from dapd.plots.palette import colour, style
 
-EDGE, NON_EDGE = colour("dapd-staged"), colour("fast-dllm")
+EDGE = colour("dapd-staged")
+NON_EDGE = colour("fast-dllm")
 N_PATHS = 20
 LAYERS = {"last 2": "last two layers", "all": "all layers"}
 DECODERS: dict[str, dict[str, Any]] = {
@@ -149,7 +150,8 @@ def _validity(axis: Any, decoders: Sequence[Decoded]) -> None:
     draw_marks(axis, [Mark(d.forwards, 100 * d.valid, DECODERS[d.family], d.family) for d in ordered])
     for d in ordered:
         if d.family == "true graph":
-            place, behind = (d.forwards, 100 * d.valid), {"color": "white", "pad": 0.5, "alpha": 0.8}
+            place = (d.forwards, 100 * d.valid)
+            behind = {"color": "white", "pad": 0.5, "alpha": 0.8}
             words = f"by {d.setting.removesuffix(' order')}"
             axis.annotate(words, place, (-6, -9), textcoords="offset points", ha="right", fontsize=8, bbox=behind)
 

@@ -76,7 +76,8 @@ def _lines(records: Sequence[Record], columns: Sequence[str]) -> bytes:
 
 
 def _parquet(records: Sequence[Record], columns: Sequence[str]) -> bytes:
-    arrow, out = _pyarrow(), io.BytesIO()
+    arrow = _pyarrow()
+    out = io.BytesIO()
     import pyarrow
 
     whole = {name: [record.get(name) for record in records] for name in columns}

@@ -59,7 +59,8 @@ class Cluster:
         """The resources of the cluster that are free, in words."""
         import ray
 
-        free, kinds = ray.available_resources(), [kind for kind in ("CPU", "GPU") if self.totals.get(kind)]
+        free = ray.available_resources()
+        kinds = [kind for kind in ("CPU", "GPU") if self.totals.get(kind)]
         return ", ".join(f"{free.get(kind, 0):g} of {self.totals[kind]:g} {kind}s" for kind in kinds) or "nothing"
 
     def late(self) -> DapdError:
@@ -173,7 +174,8 @@ class Actors:
     def __init__(self, cluster: Cluster, recipe: Recipe) -> None:
         import ray
 
-        self.cluster, self.recipe = cluster, recipe
+        self.cluster = cluster
+        self.recipe = recipe
         seat = ray.remote(Seat).options(**cluster.needs(recipe), **LOST)
         self.seats = [seat.remote(recipe) for _ in range(cluster.spread.workers)]
 

@@ -58,7 +58,8 @@ class Processes:
     def outcomes(self, asks: Sequence[Sent]) -> Iterator[Outcome]:
         """One outcome for every ask. Those that a dead worker had at hand are done again, each alone in a worker: so
         the one that killed it does no more harm to others, and is given up when it has killed STRIKES workers."""
-        fresh, suspects = deque(range(len(asks))), deque[int]()
+        fresh = deque(range(len(asks)))
+        suspects = deque[int]()
         strikes: Counter[int] = Counter()
         unfinished = len(asks)
         while unfinished:
@@ -98,7 +99,8 @@ class Processes:
         if not member.dead:
             self.early_deaths = 0 if member.ready else self.early_deaths
             return []
-        lost, code = sorted(member.at_hand), member.end()
+        lost = sorted(member.at_hand)
+        code = member.end()
         if not member.ready:
             self.early_deaths += 1
             if self.early_deaths == STARTS:

@@ -72,7 +72,8 @@ class Answers:
 
     def usage(self, done: Iterable[Finished]) -> dict[str, Any]:
         done = list(done)
-        tokens, passes = sum(one.n_tokens for one in done), sum(one.passes for one in done)
+        tokens = sum(one.n_tokens for one in done)
+        passes = sum(one.passes for one in done)
         return {
             "prompt_tokens": self.plan.prompt_tokens,
             "completion_tokens": tokens,

@@ -85,7 +85,8 @@ class Guard:
     def _limited(self, receive: Receive) -> Receive:
         """`receive` with limits on the bytes of the body and on the time in which all of it must arrive."""
         limits = self.config.limits
-        read, whole = 0, False
+        read = 0
+        whole = False
         deadline = time.monotonic() + limits.body_seconds
 
         async def receiving() -> Message:

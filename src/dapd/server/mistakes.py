@@ -48,7 +48,9 @@ class MistakeError(DapdError):
 
     def __init__(self, param: str, message: str, status: int = 400, code: str | None = None) -> None:
         super().__init__(message.replace("max_new_tokens", "max_tokens"))  # the name that clients know it by
-        self.param, self.status, self.code = param, status, code
+        self.param = param
+        self.status = status
+        self.code = code
 
 
 def body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class Planner:
         chosen, options = self._how(body, top)
         constraint = self._constraint(body)
         stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-        works, counted = [], 0
+        works = []
+        counted = 0
         for number, prompt in enumerate(prompts):
             ids = self._encode(prompt, param)
             counted += len(ids)
@@ -240,7 +241,8 @@ class Planner:
 
     def seconds(self, body: Request) -> float:
         """Seconds that a request may take from now on."""
-        asked, most = body.timeout, self.limits.seconds
+        asked = body.timeout
+        most = self.limits.seconds
         if asked is not None and asked > most:
             raise MistakeError("timeout", f"timeout is {asked:g}; at most {most:g} seconds are allowed")
         return most if asked is None else asked

@@ -60,7 +60,8 @@ class EventStream(Response):
             self.ticket.cancel()
 
     async def _texts(self) -> AsyncIterator[str]:
-        answers, done = self.answers, list[Finished]()
+        answers = self.answers
+        done = list[Finished]()
         for job in self.ticket.jobs:
             yield _data(answers.first(job.index))
             if job.recorder is not None:

@@ -63,7 +63,8 @@ class Transcript:
             text = self._settled(text)
         if not text.startswith(self.text):  # new tokens changed how earlier ones are written: wait
             return ""
-        added, self.text = text[len(self.text) :], text
+        added = text[len(self.text) :]
+        self.text = text
         return added
 
     def n_tokens(self, canvas: Canvas) -> int:

@@ -52,7 +52,8 @@ def render(traces: Sequence[Trace], title: str | None = None) -> str:
 
 def shell(title: str, content: str) -> str:
     """The page around `content`, which must be safe inside of a script element, as JSON from `embedded` is."""
-    script, css = bundle() + BOOT, read("viewer.css")
+    script = bundle() + BOOT
+    css = read("viewer.css")
     # Nothing is fetched, and no script runs but this one, whatever stands in the text.
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(css)}'; base-uri 'none'"
     return f"""<!doctype html>

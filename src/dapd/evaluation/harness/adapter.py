@@ -106,7 +106,9 @@ class HarnessLM(LM):  # type: ignore[misc]
         world: World | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.setting, self.options = model, setting, options
+        self.model = model
+        self.setting = setting
+        self.options = options
         self.prompter = Prompter(model.tokenizer, chat_mode(options.chat, model.tokenizer))
         self.ledger = ledger(run, world)
         self.prefix: Callable[[Any], str] = lambda request: ""
@@ -196,7 +198,8 @@ class HarnessLM(LM):  # type: ignore[misc]
 
     def _fast_dllm_tokens(self, ready: Ready, completion: Completion) -> int:
         """Tokens as Fast-dLLM's harness counts them: HumanEval's as generated, others cut and tokenised again."""
-        eos, ids = self.model.network.profile.eos_id, completion.ids
+        eos = self.model.network.profile.eos_id
+        ids = completion.ids
         if not ready.job.key[0].startswith("humaneval"):
             text = cut(self.model.tokenizer.decode(ids, skip_special=False), ready.until)
             ids = self.model.tokenizer.encode(text, special=False)

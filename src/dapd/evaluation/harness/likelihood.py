@@ -34,7 +34,8 @@ def log_likelihood(
     masked = order < sizes[:, None]
     total = torch.zeros((), dtype=torch.float64)
     for first in range(0, samples, ROWS):
-        part, size = masked[first : first + ROWS].to(network.device), sizes[first : first + ROWS]
+        part = masked[first : first + ROWS].to(network.device)
+        size = sizes[first : first + ROWS]
         total += (_masked_log_probs(network, row, window, part).cpu() * (n / size)).sum()
     return float(total / samples)
 

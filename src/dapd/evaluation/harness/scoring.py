@@ -22,7 +22,9 @@ class Guard:
     empty one."""
 
     def __init__(self, score: Scorer, seconds: float, name: str) -> None:
-        self.score, self.seconds, self.name = score, seconds, name
+        self.score = score
+        self.seconds = seconds
+        self.name = name
         self.timed_out: list[Any] = []
         self.process: BaseProcess | None = None
         self.line: Connection | None = None

@@ -68,7 +68,9 @@ def quiet() -> Iterator[None]:
     import datasets
     import lm_eval.api.task
 
-    logger, bar, shown = logging.getLogger("lm_eval"), lm_eval.api.task.tqdm, datasets.is_progress_bar_enabled()
+    logger = logging.getLogger("lm_eval")
+    bar = lm_eval.api.task.tqdm
+    shown = datasets.is_progress_bar_enabled()
     level = logger.level
 
     def plain(items: Iterable[Any], **_: Any) -> Iterable[Any]:

@@ -36,7 +36,8 @@ class Behaviour:
 
 def observe(model: DiffusionLM, done: Completion, n_questions: int) -> dict[str, Any]:
     """What the analysis needs of one decoding: the step of every position, the pieces after every step, the marks."""
-    first, order = len(done.prompt_ids), [0] * len(done.ids)
+    first = len(done.prompt_ids)
+    order = [0] * len(done.ids)
     for record in done.trace.steps:
         for position in (*record.positions, *record.tail):
             order[position - first] = record.step
@@ -88,7 +89,8 @@ def as_trace(record: Record, strategy: dict[str, Any]) -> Trace:
     by_step: dict[int, list[int]] = {}
     for position, step in enumerate(record["order"]):
         by_step.setdefault(step, []).append(position)
-    left, steps = len(record["order"]), []
+    left = len(record["order"])
+    steps = []
     for step, pieces in enumerate(record["segments"], 1):
         positions = by_step.get(step, [])
         left -= len(positions)

@@ -14,7 +14,9 @@ from dapd.evaluation.rows import read_rows
 from dapd.models.chat import Messages
 
 FILE = "triviaqa_dpr_test.jsonl"
-PER_BUNDLE, BUNDLES, SEED = 5, 500, 0
+PER_BUNDLE = 5
+BUNDLES = 500
+SEED = 0
 
 OPENERS = re.compile(r"(what|which|who|where|when)\b", re.I)
 EXPLAIN = re.compile(r"(why|how)\b", re.I)

@@ -36,7 +36,8 @@ SWEEPS = {
     "eb-sampler": [Setting(EntropyBound(gamma)) for gamma in (0.05, 0.1, 0.15, 0.2)],
 }
 
-TRACES, PICTURED = "traces", 2
+TRACES = "traces"
+PICTURED = 2
 """The folder of the traces that are kept, and the number of bundles for which they are."""
 
 

@@ -162,7 +162,8 @@ class Study:
 
     def notes(self) -> list[str]:
         """The reasons, a sentence each, why these numbers are not comparable with the paper's."""
-        scope, out = self.scope, []
+        scope = self.scope
+        out = []
         if scope.limit is not None:
             out.append(f"Only the first {scope.limit} of each task's samples were run: not comparable with the paper.")
         if scope.length != LENGTH:

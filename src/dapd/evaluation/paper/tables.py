@@ -31,7 +31,8 @@ def lm_eval(study: Study, *, table: str) -> Report:
 
 def _line(study: Study, cell: cells.Cell) -> Line:
     name = cells.HARNESS.get(cell.task, cell.task)
-    options, folder = study.harness(cell), study.folder(cell.key)
+    options = study.harness(cell)
+    folder = study.folder(cell.key)
     summary = evaluate(study.model, cell.setting, [name], options, folder, study.progress)[0]
     ours = {"accuracy": summary.accuracy, "steps": summary.nfe, "tps": summary.tps}
     extra = {

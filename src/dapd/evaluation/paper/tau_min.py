@@ -23,13 +23,15 @@ FIGURE = "tau_min_histogram"
 
 def tau_min(study: Study) -> Report:
     """The distribution of normalised mask-to-mask edge scores over whole decodings, on the multi-question prompts."""
-    bundles, counter = ask_all(study), EdgeCounter(THRESHOLDS)
+    bundles = ask_all(study)
+    counter = EdgeCounter(THRESHOLDS)
     plan = replace(study.plan(Setting(counter), LENGTH), batch=1)
     folder = study.folder(f"tau_min_{plan.length}")
     run = Run.open(folder, {"bench": "edge scores", "bins": BINS, **plan.setup(study.model)}, "count of edge scores")
 
     def keep(one: Query, done: Completion) -> Record:
-        counts, below = counter.counts.tolist(), counter.below.tolist()
+        counts = counter.counts.tolist()
+        below = counter.below.tolist()
         counter.clear()
         return {"counts": counts, "below": below}
 

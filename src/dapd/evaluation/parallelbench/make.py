@@ -104,7 +104,8 @@ def instances(task: str, batch: Batch) -> list[dict[str, Any]]:
     one = draw.get(task, lambda: listing(task, batch.size, rng))
     rows = []
     for _ in range(batch.samples):
-        example, row = one(), one()
+        example = one()
+        row = one()
         rows.append({**row, "input": {**row["input"], "icl_examples": [example]}})
     return rows
 

@@ -53,7 +53,8 @@ def shuffled(items: list[str], answer: Answer) -> bool:
 
 def inserted(items: list[str], answer: Answer) -> bool:
     """Whether the list has the new word somewhere and is otherwise the same."""
-    before, word = _field(answer, "input"), _field(answer, "word")
+    before = _field(answer, "input")
+    word = _field(answer, "word")
     if word not in items:
         return False
     place = items.index(word)
@@ -73,7 +74,8 @@ def removed(items: list[str], answer: Answer) -> bool:
 
 def replaced(items: list[str], answer: Answer) -> bool:
     """Whether the list has the new word in the place of one item."""
-    before, word = _field(answer, "input"), _field(answer, "word")
+    before = _field(answer, "input")
+    word = _field(answer, "word")
     if len(items) != len(before) or word not in items:
         return False
     place = items.index(word)
@@ -134,11 +136,13 @@ def summary(text: str, answer: Answer, tools: Tools) -> Parts:
 
 def paraphrase(text: str, answer: Answer, tools: Tools) -> Parts:
     """Score a text by its distance from the original's words, its nearness to the original's meaning, and grammar."""
-    text, source = text.strip(), _field(answer, "text")
+    text = text.strip()
+    source = _field(answer, "text")
     if not text:
         return {"novelty": 0.0, "bertscore": 0.0, "grammar": 0.0, "score": 0.0}
     novelty = 1 - bleu(text, source)
-    meaning, grammar = tools.bertscore(text, source), tools.grammar(text)
+    meaning = tools.bertscore(text, source)
+    grammar = tools.grammar(text)
     return {"novelty": novelty, "bertscore": meaning, "grammar": grammar, "score": _product(novelty, meaning, grammar)}
 
 

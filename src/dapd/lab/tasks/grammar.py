@@ -103,7 +103,8 @@ def _ends(node: Node, text: str, starts: set[int]) -> set[int]:
 def leaves(node: Node) -> Iterator[str]:
     """Every text that a grammar is built of, once: all orders of some parts share them, and have many times as many
     leaves as texts."""
-    seen, left = {node}, [node]
+    seen = {node}
+    left = [node]
     while left:
         node = left.pop()
         if isinstance(node, str):

@@ -34,10 +34,12 @@ def noun_phrase(words: list[str], start: int) -> Parsed | None:
     """Parse a determiner, at most one adjective and a noun from index `start` on; None where there are none."""
     if start >= len(words):
         return None
-    determiner, at = words[start], start + 1
+    determiner = words[start]
+    at = start + 1
     used: tuple[str, ...] = ()
     if at < len(words) and words[at] in ADJECTIVES:
-        used, at = (words[at],), at + 1
+        used = (words[at],)
+        at = at + 1
     noun = words[at] if at < len(words) else ""
     if noun in NOUNS:
         wanted = "an" if words[start + 1][0] in "aeiou" else "a"
@@ -74,9 +76,11 @@ def content_words(text: str) -> tuple[str, ...] | None:
 def _tail(words: list[str]) -> tuple[str, ...] | None:
     used: tuple[str, ...] = ()
     if len(words) >= 3 and words[0] in PREPOSITIONS and words[1] == "the" and words[2] in PLACES:
-        used, words = (words[2],), words[3:]
+        used = (words[2],)
+        words = words[3:]
     if words and words[0] in ADVERBS:
-        used, words = (*used, words[0]), words[1:]
+        used = (*used, words[0])
+        words = words[1:]
     return None if words else used
 
 
@@ -101,7 +105,8 @@ class Sentences(Task):
     graph = None
 
     def draw(self, rng: random.Random) -> Example:
-        nouns, verb = rng.sample(tuple(NOUNS), 2), rng.choice(tuple(VERBS))
+        nouns = rng.sample(tuple(NOUNS), 2)
+        verb = rng.choice(tuple(VERBS))
         adjectives = rng.sample(ADJECTIVES, rng.randint(0, 2))
         place = [rng.choice(PLACES)] if rng.random() < 0.5 else []
         adverb = [rng.choice(ADVERBS)] if rng.random() < 0.5 else []
