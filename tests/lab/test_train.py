@@ -430,6 +430,14 @@ def test_export_is_a_llada_checkpoint(tmp_path: Path) -> None:
     assert losses(network, noisy).isfinite().all()
 
 
+def test_whoever_may_read_new_files_may_read_the_weights(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run")
+    run.export(tmp_path / "out")
+    (tmp_path / "plain").touch()
+    modes = {file.stat().st_mode for file in (tmp_path / "out").iterdir()}
+    assert modes == {(tmp_path / "plain").stat().st_mode}
+
+
 def test_large_exports_are_sharded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trainer(tmp_path / "run")
     run.export(tmp_path / "one")

@@ -55,11 +55,17 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a draft to write to, which replaces `path` at the end; after a failure the draft is removed."""
+    """Give a draft to write to, which replaces `path` at the end; after a failure the draft is removed.
+
+    It may be read by whoever may read other new files: safetensors would leave it to its owner alone.
+    """
     draft = _draft_of(path)
     with writing(path):
         try:
+            draft.touch()
+            mode = draft.stat().st_mode
             yield draft
+            draft.chmod(mode)
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
