@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import zlib
@@ -68,6 +69,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtestloop() -> None:
     """Collect garbage from here on; during imports and collection it took half of the time."""
     gc.enable()
+    if find_spec("typer") is not None:
+        build_commands_once()
+
+
+def build_commands_once() -> None:
+    """A process of the command line builds its commands once, and so do the tests, which call it hundreds of times."""
+    import typer.main
+    import typer.testing
+
+    once = functools.cache(typer.main.get_command)
+    typer.main.get_command = typer.testing._get_command = once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
