@@ -37,7 +37,7 @@ TOGETHER = {
     "tests/viewer/test_browser.py": "browser",
     "tests/server/test_page.py": "browser",
 }
-"""Files for one process among several: one cluster at a time, and one browser for all."""
+"""Files for one process among several: one cluster at a time, and one browser."""
 
 LONGEST = [
     *TOGETHER,

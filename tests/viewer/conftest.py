@@ -37,8 +37,9 @@ def decoded() -> list[Trace]:
     ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """For the tests of a file: a page that is left open goes on moving beside all that are run later."""
     chromium, driver = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
     webdriver = pytest.importorskip("selenium.webdriver", reason=HOW)
     if chromium is None or driver is None:
