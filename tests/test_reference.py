@@ -20,6 +20,7 @@ from dapd.cli.reference import page
 DOCS = Path(__file__).parent.parent / "docs"
 MADE = (DOCS / "commands.md").read_text(encoding="utf-8")
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
+PAGES = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
@@ -50,15 +51,16 @@ def test_help_is_whole_at_80_columns(command: str) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_links_between_the_pages_lead_somewhere() -> None:
-    for name in ("reference.md", "commands.md", "reproduce.md", "viewer.md", "evaluation.md", "../CONTRIBUTING.md"):
-        text = (DOCS / name).read_text(encoding="utf-8").replace("(docs/", "(")
-        for file, _, anchor in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)]+)\)", text)):
-            target = (DOCS / file).read_text(encoding="utf-8") if file.endswith(".md") else ""
-            assert (DOCS / file).exists(), f"{name} links to {file}"
-            titles = re.findall(r"^#+ (.*)$", target, re.M)
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(DOCS.parent)))
+def test_links_between_the_pages_lead_somewhere(file: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for to, _, anchor in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)]+)\)", text)):
+        target = file.parent / to if to else file
+        assert target.exists(), f"{file.name} links to {to}"
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
             heads = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
-            assert not anchor or anchor in heads, f"{name} links to {file}#{anchor}"
+            assert anchor in heads, f"{file.name} links to {to}#{anchor}"
 
 
 def test_the_citation_names_the_version_and_the_paper() -> None:
