@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend
 
 from dapd.kernels import attention
@@ -70,9 +71,13 @@ def test_where_the_sequences_of_a_padded_row_end():
     assert mask.key_ends.dtype == mask.query_ends(6).dtype == torch.int32
 
 
-def test_flash_attention_needs_a_recent_device(monkeypatch):
-    attention._has_flash.cache_clear()
+def test_flash_attention_needs_a_recent_device_and_half_precision(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 0 else (8, 0))
-    assert not attention._has_flash(torch.device("cuda", 0))
-    assert attention._has_flash(torch.device("cuda", 1))
-    attention._has_flash.cache_clear()
+
+    def queries(device=1, dtype=torch.bfloat16, size=64):
+        with FakeTensorMode():  # tensors without values, on GPUs that need not be there
+            return torch.empty(1, 4, 8, size, dtype=dtype, device=f"cuda:{device}")
+
+    assert attention._flash(queries())
+    for unfit in (queries(device=0), queries(dtype=torch.float32), queries(size=12), queries(size=264)):
+        assert not attention._flash(unfit)

@@ -5,7 +5,6 @@ The operators that return it are private ones of torch, so they are named in thi
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -127,9 +126,10 @@ def scores(q: Float[Tensor, "b h s d"], k: Float[Tensor, "b g l d"]) -> Float[Te
 
 
 def _flash(q: Tensor) -> bool:
+    """Whether torch has flash attention for these queries: it needs half precision and a GPU of Ampere or later."""
     half = q.dtype in (torch.bfloat16, torch.float16)
     fits = q.is_cuda and half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
-    return fits and _has_flash(q.device)
+    return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
@@ -142,12 +142,6 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
         return False
     choice = torch._fused_sdp_choice(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1])
     return choice == SDPBackend.CUDNN_ATTENTION.value
-
-
-@cache
-def _has_flash(device: torch.device) -> bool:
-    """Whether the GPU has flash attention, which needs Ampere or later."""
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _repeated(heads: Tensor, n: int) -> Tensor:
