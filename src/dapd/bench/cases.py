@@ -53,7 +53,7 @@ class Case:
     reuse: str = "none"
     refresh: int | None = None
     refresh_until: int | None = None
-    """As in `Options`. Where single steps are timed, those after it are, which have no full pass among them."""
+    """As in `Options`. Where single steps are timed, the timed ones come after it: none of them is a full pass."""
     block: int | None = None
     graphs: bool | None = None
     """Whether passes are recorded as CUDA graphs; None: as the engine decides."""

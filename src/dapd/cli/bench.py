@@ -299,7 +299,9 @@ def stream_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Many prompts of unequal length through a few places, beside fixed batches and the ideal; then first generations.
+    """Time a queue of unequal prompts in a batch of few places, with fixed batches and the ideal time beside it.
+
+    Then time the first generation at each of some new prompt lengths.
 
     If the model takes fewer tokens than these need, all lengths are divided by the same whole number.
     """

@@ -81,7 +81,10 @@ def generate(
     dtype: Dtype = None,
     fp8: Fp8 = False,
     tensor_parallel: Annotated[
-        bool, typer.Option("--tensor-parallel", help="One model over the processes of torchrun; the first one speaks.")
+        bool,
+        typer.Option(
+            "--tensor-parallel", help="Divide one model among the processes of torchrun; only the first prints."
+        ),
     ] = False,
 ) -> None:
     """Complete a prompt, several of them, or fill the masks of a template."""

@@ -119,7 +119,7 @@ def sweep_command(
     compile: Annotated[bool, typer.Option(help="Fuse kernels with torch.compile.")] = True,
     tf32: Annotated[bool, typer.Option(help="Faster, coarser matrix products on a GPU.")] = True,
 ) -> None:
-    """Try the configurations that the paper leaves open, one stack after the other."""
+    """Train and judge configurations that the paper leaves open, in stacks of models trained side by side."""
     names = {key: tuple(n for n in text.split(",") if n) for key, text in {"only": only, "keep": keep}.items()}
     gpu = str(pick_device(device)).startswith("cuda")
     options = SweepOptions(steps, minutes, names["only"], names["keep"], models, Budget(exact=gpu))

@@ -28,8 +28,11 @@ from dapd.strategies import PRESETS
 INTRODUCTION = """\
 # Commands and settings
 
-Everything that can be asked for, made from the code by `make reference`. What the words mean stands in the
-[reference](reference.md); `dapd COMMAND --help` shows the same in the terminal.
+Every [command](#commands) with its options, the settings of the [loop](#the-loop) and of [sampling](#sampling), and the
+fields of every [decoder](#decoders). The page is made from the code by `make reference`; `dapd COMMAND --help` and
+`dapd strategies NAME` show the same in the terminal. An empty default means that the option is off or worked out from
+the rest. The [list of words](reference.md#words) says what row, canvas, pass and the like mean;
+[strategies.md](strategies.md) describes the loop and the decoders in prose.
 """
 LOOP = """\
 ## The loop

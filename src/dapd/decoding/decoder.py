@@ -37,7 +37,8 @@ class Launch:
     plan: PassPlan
     began: float
     flight: Flight | Results
-    """A recorded pass on its way; one that ran as it is has landed already."""
+    """The replay of a recorded pass, which may still be running on the device; or the results of a pass without a
+    recording, which has ended."""
 
 
 class Decoder:
@@ -143,7 +144,8 @@ class Decoder:
     def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
         """Run a pass of some rows beside the passes that are on their way: all start before the first is awaited."""
         planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
-        # Rows that go on as they are would never meet those that were planned anew: then all are planned next time.
+        # Rows of a pass that is launched ahead stay among themselves. Where other rows are planned beside them, nothing
+        # more is launched ahead, so that the next step plans all rows together.
         steady = not (ahead and planned)
         steps: list[Step] = []
         started = [*ahead]
@@ -167,7 +169,7 @@ class Decoder:
         return []
 
     def _start(self, plan: PassPlan) -> Launch:
-        """Forward, observe and select on the device: from a recording, or as it is."""
+        """Forward, observe and select on the device: by replaying a recording, or operation by operation."""
         began = time.perf_counter()
         pool = self.pool if plan.rows[0].keeps else None  # all rows of a pass keep theirs, or none does
         inputs = Inputs.of(plan, self.model.profile.pad_id, pool)
@@ -188,7 +190,8 @@ class Decoder:
             may_repeat = steady and flight.may_repeat() and self._goes_on(plan.rows)
             outcomes, memories = flight.wait()
             if may_repeat and repeats(plan, outcomes):
-                # Before the rows are told anything: the device computes the next pass while the host does the rest.
+                # The next pass is launched before the rows get the results of this one: the device computes it while
+                # the host goes on with the rows.
                 flight.again(plan, outcomes)
                 self.ahead.append(Launch(plan, time.perf_counter(), flight))
         else:

@@ -44,12 +44,12 @@ class Options:
     settle: int = 1
     """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
     early_stop: bool = False
-    """A row is done when everything before its first EOS is decided; what is left becomes EOS. A template that is
-    filled has no such end."""
+    """A row is done when everything before its first EOS is decided; what is left becomes EOS. In a template that is
+    filled EOS does not end the text, and this has no effect."""
     eos_run: float | None = None
     """Confidence from which the EOS tokens at the end of the canvas are committed together, whatever the strategy says
-    of each; None: as it decides. Where one of them stands all behind it do: the run is as sure as its first. A template
-    that is filled has no such end."""
+    of each; None: the strategy alone decides. Behind an EOS stands nothing but EOS, so the run is as sure as its first
+    token. In a template that is filled EOS does not end the text, and this has no effect."""
     sampling: Sampling = field(default_factory=Sampling)
     """How a token is drawn from a position's distribution, and which tokens are ruled out."""
     confidence_dtype: Precision | None = None

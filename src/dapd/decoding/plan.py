@@ -26,7 +26,8 @@ class Group:
     """Rows of a pass that one call of `select` decides: equal strategies under equal settings."""
 
     members: tuple[Row, ...]
-    """The last may stand in several times, to fill the group up to a number that occurs often."""
+    """The rows in order. The last one may be repeated, so that the number of rows is one that occurs often and has a
+    recording; what the repetitions give is ignored."""
     rows: slice
     """Which rows of the pass they are."""
 
@@ -46,7 +47,7 @@ class PassPlan:
 
     @cached_property
     def members(self) -> list[Row]:
-        """The rows of the pass in order, with those that stand in several times."""
+        """The rows of the pass in order, repeated ones included."""
         return [row for group in self.groups for row in group.members]
 
     @cached_property

@@ -19,7 +19,7 @@ from dapd.models.columns import width
 from dapd.strategies.base import Selects, needs_of
 
 Columns = slice | Int[Tensor, " s"]
-"""Positions of a row: side by side, or any, from left to right."""
+"""Positions of a row: a slice where they lie side by side, else their numbers, from left to right."""
 
 
 class Constraint(Protocol):

@@ -130,7 +130,8 @@ def deployment(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -
     return serve.deployment(serve.ingress()(Replica)).options(
         name="server",
         ray_actor_options=cluster.needs(recipe),
-        # More than an engine takes: it refuses the excess itself, and its answer says when to come back.
+        # Ray lets more requests through than an engine takes: the engine refuses the excess itself, and its answer
+        # says when to come back.
         max_ongoing_requests=limits.places + limits.queue + CONNECTIONS,
         max_queued_requests=CONNECTIONS,
         health_check_period_s=HEALTH_SECONDS,
