@@ -8,12 +8,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapd import PRESETS, Canvas, Dapd, Decoder, Needs, Options, Sampling, Selection, Step, Threshold, TopK
+from dapd import PRESETS, Canvas, Dapd, Decoder, Needs, Options, Recordings, Sampling, Selection, Step, Threshold, TopK
 from dapd.decoding import graphs
 from dapd.decoding.plan import PASS_COST
+from dapd.models import random
 from dapd.strategies import Dawn, DreamSchedule, Klass
 from decoding.rerun import Rerun
-from reference.models import IDS, build
+from reference.models import IDS, build, shape
 from reference.ours import told
 from reference.scripted import MASK, Scripted, rising
 
@@ -226,6 +227,58 @@ def test_a_contract_that_one_row_breaks_is_its_own_failure():
     assert steps == ["b", "b"]
     assert "selected nothing" in str(decoder.failures["a"])
     assert not decoder.rows
+
+
+class Refuses:
+    """A constraint of the user's own that fails once a token of its choice stands on the canvas."""
+
+    def __init__(self, token):
+        self.token = token
+
+    def check(self, canvas):
+        pass
+
+    def tokens(self, scores, canvas, window):
+        return scores.argmax(-1)
+
+    def forced(self, canvas, window):
+        if (canvas.tokens == self.token).any():
+            raise ZeroDivisionError("division by zero")
+        return torch.zeros_like(canvas.masked[window])
+
+
+@pytest.mark.parametrize("k", [1, 8])
+def test_a_constraint_that_fails_for_one_row_costs_the_others_nothing(k):
+    """The rows that were committed before it failed keep their step, even if it was their last."""
+    decoder, constraint = Decoder(Scripted(rising)), Refuses(30)
+    for name, prompt in enumerate([(3, 7), (30, 2), (5,)]):
+        decoder.admit(blank(8, prompt), TopK(k=k), name=name, constraint=constraint)
+    steps = []
+    while decoder.rows or decoder.waiting:
+        steps += decoder.step()
+    assert {name: type(error) for name, error in decoder.failures.items()} == {1: ZeroDivisionError}
+    for name in (0, 2):
+        mine = [step for step in steps if step.row == name]
+        assert [step.index for step in mine] == [*range(8 // k)]
+        assert sum(int(step.commit.sum()) for step in mine) == 8
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "dual", "settled"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_not_a_number_does_not_outlive_its_row(reuse, recorded):
+    """The keys of a row that failed are hidden from the shorter row that gets its place, but 0 times nan is nan."""
+    model = random(shape("llada"), seed=0)
+    with torch.no_grad():
+        model.embed.weight[7] = torch.nan
+    decoder = Decoder(model, Recordings(Rerun()) if recorded else None, places=1)
+    for name, prompt in {"bad": (7, *[1] * 60), "good": (1, 2)}.items():
+        canvas = Canvas.blank(prompt, 8, mask_id=IDS.mask_id)
+        decoder.admit(canvas, TopK(), Options(reuse=reuse), name=name)
+    steps = []
+    while decoder.rows or decoder.waiting:
+        steps += decoder.step()
+    assert list(decoder.failures) == ["bad"]
+    assert [step.row for step in steps] == ["good"] * 8
 
 
 def test_cancelled_rows_are_gone_by_the_next_pass():

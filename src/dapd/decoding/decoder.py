@@ -163,8 +163,14 @@ class Decoder:
         """After a pass that failed, run each of its rows alone, so that only those leave which fail by themselves."""
         if len(rows) > 1:
             return [step for row in rows for step in self._pass([row])]
-        self.failures[rows[0].name] = error
+        self._fail(rows[0], error)
         return []
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        """Note why a row has to leave. What it kept goes with it: it may be what is not a number."""
+        self.failures[row.name] = error
+        if self.pool is not None and row.place is not None:
+            self.pool.clear(row.place)
 
     def _start(self, plan: PassPlan) -> Launch:
         """Forward, observe and select on the device: from a recording, or as it is."""
@@ -203,8 +209,8 @@ class Decoder:
                     try:
                         part = mapped(itemgetter(index), outcome)
                         steps.append(commit(row, part, launch.began, len(plan.rows)))
-                    except DapdError as error:
-                        self.failures[row.name] = error
+                    except Exception as error:  # of any kind: the rows before it have gone on, and cannot do so again
+                        self._fail(row, error)
         return steps
 
     def _goes_on(self, rows: Sequence[Row]) -> bool:
