@@ -217,9 +217,10 @@ class Row:
 
         A model that has learned several forms of a text, say other orders of the keys of a record, predicts a mixture
         of them. Once the forced tokens are in place it predicts the form that is asked for. So the first pass of a
-        block commits these alone, and every later pass adds those that its own commits force.
+        block commits these alone (and the first position, where no later pass predicts it), and every later pass adds
+        those that its own commits force.
         """
-        if self.step == 0:
+        if self.step == 0 and not self._begins_shifted_block():
             forced = constraint.forced(self.canvas, self.window) & self.choices
             commit = forced if forced.any() else commit
         canvas = self.canvas.commit(self.window, commit, token)
