@@ -288,9 +288,13 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
     n_blocks = max(1, len(row.blocks))
     if canvas.n_new is not None and steps is not None and steps % n_blocks:
         raise DapdError(f"steps is {steps}; it must be a multiple of the number of blocks, {n_blocks}")
-    outside = [token for token, _ in row.options.sampling.bias if token >= model.vocab_size]
-    if outside:
-        raise DapdError(f"bias names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})")
+    sampling = row.options.sampling
+    for name, ids in (("suppress", sampling.suppress), ("bias", [token for token, _ in sampling.bias])):
+        outside = [token for token in ids if token >= model.vocab_size]
+        if outside:
+            raise DapdError(
+                f"{name} names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})"
+            )
     if row.constraint is not None:
         row.constraint.check(canvas)
     if row.needs.attention is not None and not model.n_layers:
