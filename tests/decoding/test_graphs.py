@@ -1,6 +1,6 @@
 """Recorded passes: the same trajectories as without, for every decoder; buffers, keys, and how many are kept."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -280,6 +280,36 @@ def test_models_and_devices_that_are_not_recorded():
     with pytest.raises(DapdError, match="model Scripted cannot be recorded"):
         decode(Scripted(rising), blank(Scripted(rising), [[1]], 4), TopK(), Options(graphs=True))
     assert all(strategy.needs.recordable for strategy in PRESETS.values())
+
+
+@dataclass
+class Counted:
+    """Its first field is made from its second one."""
+
+    half: torch.Tensor = field(init=False)
+    count: torch.Tensor
+
+    def __post_init__(self):
+        self.half = self.count // 2
+
+
+@dataclass(frozen=True)
+class Counts(Strategy):
+    needs = RECORDABLE
+
+    def select(self, seen, memory=None, /):
+        count, half = (memory.count, memory.half) if memory is not None else [torch.zeros_like(seen.progress.step)] * 2
+        return Selection(seen.masked & (seen.masked.cumsum(-1) <= (1 + half)[:, None]), memory=Counted(count + 1))
+
+
+def test_a_memory_with_a_field_that_is_made_from_another(recorder, recordings):
+    model = build("llada", 1)
+    canvases = blank(model, PROMPTS, 16)
+    eager = steps_of(model, canvases, Counts(), Options(graphs=False))
+    assert [sum(step[3]) for step in eager if step[0] == 0] == [1, 1, 2, 2, 3, 3, 4]
+    for _ in range(2):
+        close(steps_of(model, canvases, Counts(), Options(graphs=True), recordings), eager)
+    assert recorder.replayed > 4
 
 
 def test_packed_tensors():
