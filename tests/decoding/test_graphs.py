@@ -138,6 +138,16 @@ def test_only_so_many_are_kept(recordings, monkeypatch):
     assert all(any(pool is free for free in recordings.free) for pool in held), "no recording outlives its pool"
 
 
+def test_only_so_many_kinds_are_remembered(recordings, monkeypatch):
+    """Every request to a server may bring a bias of its own, and with it rules of its own."""
+    monkeypatch.setattr(graphs, "MAX_KINDS", 3)
+    model = build("llada", 1, dtype=torch.float32)
+    for number in range(5):
+        options = Options(sampling=Sampling(bias=((number, 1.0),)))
+        list(decode(model, blank(model, [[1, 2, 3]], 4), TopK(), options, recordings=recordings))
+    assert (len(recordings.kept), len(recordings.occurrences), len(recordings.proven)) == (5, 3, 3)
+
+
 @pytest.mark.parametrize("reuse", ["prefix", "dual"])
 def test_rows_that_come_one_by_one_do_not_need_a_pool_each(recordings, reuse):
     """Every pool is recorded anew: eight rows, each longer than the last, are served from a few.
