@@ -8,7 +8,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapd import PRESETS, Canvas, Dapd, Decoder, Needs, Options, Recordings, Sampling, Selection, Step, Threshold, TopK
+from dapd import (
+    PRESETS,
+    AttentionNeed,
+    Canvas,
+    Dapd,
+    Decoder,
+    Needs,
+    Options,
+    Recordings,
+    Sampling,
+    Selection,
+    Step,
+    Threshold,
+    TopK,
+)
 from dapd.decoding import graphs
 from dapd.decoding.plan import PASS_COST
 from dapd.models import random
@@ -303,6 +317,32 @@ def test_rows_of_very_different_length_do_not_share_a_pass():
     decoder.step()
     assert [tuple(call.tokens.shape) for call in network.calls] == [(1, 3 * PASS_COST + 2), (2, 4)]
     assert decoder.columns_computed == decoder.columns_needed == 3 * PASS_COST + 2 + 8
+
+
+@dataclass(frozen=True)
+class PromptFirst:
+    """Commits the masked position that attends most to the first two tokens of the row."""
+
+    needs = Needs(attention=AttentionNeed(keys="canvas"), recordable=True)
+
+    def select(self, seen, memory=None):
+        score = torch.where(seen.masked, seen.attention[..., :2].sum(-1), -1)
+        return Selection(seen.masked & (score == score.amax(-1, keepdim=True)))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_attention_to_the_canvas_is_told_by_the_positions_of_each_row(recorded):
+    """Padding on the left is not counted, be it for a longer neighbour or for a recording."""
+    network = model("llada")
+    canvases = [Canvas.blank(prompt, 8, mask_id=IDS.mask_id) for prompt in ([3, 7], [30, 2, 2, 5, 9, 1, 4])]
+    decoder = Decoder(network, Recordings(Rerun()) if recorded else None)
+    for name, canvas in enumerate(canvases):
+        decoder.admit(canvas, PromptFirst(), name=name)
+    together = told(canvases, decoder.steps())
+    for canvas, row in zip(canvases, together, strict=True):
+        alone = Decoder(network)
+        alone.admit(canvas, PromptFirst())
+        assert told([canvas], alone.steps())[0].steps == row.steps
 
 
 def test_padding_is_counted():

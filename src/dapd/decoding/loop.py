@@ -94,8 +94,11 @@ def observe(
     attention = None
     need = row.needs.attention
     if need is not None and prediction.attention is not None:
-        keys = slice(0, n) if need.keys == "window" else slice(None)
-        attention = prediction.attention[(*view, keys)]
+        attention = prediction.attention[view]
+        if need.keys == "window":
+            attention = attention[..., :n]
+        else:
+            attention = without_padding(attention, inputs.padding[group.rows])
     return Observation(
         masked=group_inputs.choices,
         token=choice.token,
@@ -109,6 +112,13 @@ def observe(
         captured=attention,
         drawn=state.noise,
     )
+
+
+def without_padding(values: Float[Tensor, "g n length"], padding: Int[Tensor, " g"]) -> Float[Tensor, "g n length"]:
+    """The last dimension by the positions of each row, from its first token on; 0 behind its last one."""
+    length = values.shape[-1]
+    column = padding[:, None] + torch.arange(length, device=padding.device)
+    return take(values, column.clamp_max(length - 1), 2).masked_fill((column >= length)[:, None], 0)
 
 
 def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
