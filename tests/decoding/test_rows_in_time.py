@@ -30,7 +30,7 @@ from dapd.strategies import Dawn, DreamSchedule, Klass
 from decoding.rerun import Rerun
 from reference.models import IDS, build, shape
 from reference.ours import told
-from reference.scripted import MASK, Scripted, rising
+from reference.scripted import EOS, MASK, Scripted, rising
 
 STRATEGIES = {
     **PRESETS,
@@ -382,6 +382,7 @@ class Spoils:
         seen.current.fill_(0)
         seen.position.fill_(0)
         seen.confidence.fill_(float("nan"))
+        seen.logits.fill_(0)
         seen.progress.remaining.fill_(0)
         seen.masked.fill_(False)
         return Selection(commit)
@@ -393,6 +394,14 @@ def test_a_strategy_that_writes_into_what_it_is_shown_does_no_harm():
         decoder.admit(blank(3), Spoils(), name=name)
     done = told([blank(3), blank(3)], list(decoder.steps()))
     assert [row.tokens for row in done] == [[1, 2, 2, 3, 4]] * 2
+
+
+def test_nor_does_it_change_a_run_of_eos_or_the_likeliest_tokens():
+    decoder = Decoder(Scripted(lambda number, column, row: {EOS if column > 2 else 1: 0.9}))
+    decoder.admit(blank(3), Spoils(), Options(eos_run=0.5, record_top=1))
+    (step,) = decoder.steps()
+    assert step.canvas.tokens.tolist() == [1, 2, 1, EOS, EOS]
+    assert step.top.token.flatten().tolist() == [1, EOS, EOS]
 
 
 def test_places_must_be_at_least_one():

@@ -42,15 +42,14 @@ def run_pass(
     for group, group_inputs, state in zip(plan.groups, inputs.groups, states, strict=True):
         row = group.members[0]
         seen = observe(model, inputs, prediction, group, group_inputs, state)
-        # Copies: a strategy that writes into what it is shown does not change what is committed.
+        # Before the strategy and on copies: one that writes into what it is shown does not change what is committed.
         token = seen.token.clone()
         confidence = seen.confidence.clone()
-        selection = select(row.strategy, seen, state.memory)
-        chosen = selection.commit
-        if row.eos_run is not None:
-            chosen = chosen | (seen.masked & eos_run(seen, model.profile, row.eos_run))
-        edges = selection.edges if row.options.record_edges else None
+        run = None if row.eos_run is None else seen.masked & eos_run(seen, model.profile, row.eos_run)
         top = likeliest(seen, row.options.record_top)
+        selection = select(row.strategy, seen, state.memory)
+        chosen = selection.commit if run is None else selection.commit | run
+        edges = selection.edges if row.options.record_edges else None
         outcomes.append(Outcome(commit=chosen, token=token, confidence=confidence, edges=edges, top=top))
         memories.append(selection.memory)
     return outcomes, memories
