@@ -463,7 +463,7 @@ def test_what_has_no_hash_runs_as_it_is(recordings):
     with pytest.raises(DapdError, match="strategy NoHash has no hash"):
         decode(model, canvases, NoHash(), Options(graphs=True), recordings=recordings)
     assert len(list(decode(model, canvases, NoHash(), recordings=recordings))) == len(PROMPTS)
-    odd = replace(Dawn(), edge=ListLike(0.1))
+    odd = replace(Dawn(layers=1.0), edge=ListLike(0.1))
     with pytest.raises(DapdError, match="strategy Dawn has no hash"):
         decode(model, canvases, odd, Options(graphs=True), recordings=recordings)
 

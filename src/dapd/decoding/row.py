@@ -304,3 +304,5 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
         )
     if row.needs.sees == "canvas" and row.keeps:
         raise DapdError(f"strategy {type(row.strategy).__name__} looks at the whole canvas; reuse must be none")
+    if row.needs.attention is not None:
+        row.needs.attention.resolve(model.n_layers)
