@@ -22,6 +22,7 @@ from dapd import (
     Step,
     Threshold,
     TopK,
+    decode,
 )
 from dapd.decoding import graphs
 from dapd.decoding.plan import PASS_COST
@@ -226,6 +227,51 @@ def test_a_failing_row_leaves_alone():
     assert decoder.failures
     assert all(isinstance(error, ZeroDivisionError) for error in decoder.failures.values())
     assert (counts["other"], counts["short"]) == (3, 2)
+
+
+def test_a_name_may_be_given_again_after_a_failure():
+    """The row that has it now is another one, and stays until it is complete."""
+    decoder = Decoder(Scripted(rising))
+    for strategy in (Explodes(), TopK()):
+        decoder.admit(blank(5), strategy, name="again")
+        steps = []
+        while decoder.rows or decoder.waiting:
+            steps += decoder.step()
+    assert list(decoder.failures) == ["again"]
+    assert len(steps) == 5
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "dual", "settled"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_steps_can_be_left_and_taken_up_again(reuse, recorded):
+    """What the rows keep is still theirs, even if another decoder came in between."""
+    network, options = model("llada"), Options(reuse=reuse)
+    canvas = Canvas.blank((3, 7, 1, 9, 20), 12, mask_id=IDS.mask_id)
+    alone = list(decode(network, [canvas], TopK(), options))
+    recordings = Recordings(Rerun()) if recorded else None
+    decoder = Decoder(network, recordings)
+    decoder.admit(canvas, TopK(), options)
+    steps = []
+    for step in decoder.steps():
+        steps.append(step)
+        if len(steps) == 3:
+            break
+    other = Canvas.blank((40, 2, 2), 12, mask_id=IDS.mask_id)
+    list(decode(network, [other], TopK(), options, recordings=recordings))
+    steps += decoder.steps()
+    assert told([canvas], steps)[0].steps == told([canvas], alone)[0].steps
+    if recordings is not None:
+        assert len(recordings.free) == 2, "both gave their memory back in the end"
+
+
+def test_a_decoding_that_is_left_gives_its_memory_back():
+    recordings, options = Recordings(Rerun()), Options(reuse="prefix")
+    canvas = Canvas.blank((3, 7, 1), 12, mask_id=IDS.mask_id)
+    steps = decode(model("llada"), [canvas], TopK(), options, recordings=recordings)
+    next(steps)
+    assert not recordings.free
+    steps.close()
+    assert len(recordings.free) == 1
 
 
 def test_a_contract_that_one_row_breaks_is_its_own_failure():
