@@ -100,6 +100,7 @@ def test_the_same_prompt_in_every_form(tiny):
         (np.array([1.5, 2.0]), "the prompt holds 1.5; token ids are whole numbers"),
         ([True, False], "the prompt holds True"),
         ([104, "i"], "these are several prompts"),
+        (b"hi", "the prompt is b'hi'; give text"),
         (np.array([[1, 2], [3, 4]]), "these are several prompts"),
         (torch.tensor([[1, 2], [3, 4]]), "these are several prompts"),
         (["hi", "so"], "these are several prompts"),
@@ -595,6 +596,7 @@ def test_edges_are_recorded_on_request(tiny):
         ({"max_new_tokens": True}, "max_new_tokens is True; it must be a whole number"),
         ({"max_tokens": 4}, "did you mean 'max_new_tokens'"),
         ({"stratgy": "dream"}, "did you mean 'strategy'"),
+        ({"batch_size": 4}, "this call takes no batch_size"),
         ({"regex": 5}, "regex is 5; it must be a text"),
         ({"max_new_tokens": 63}, "65 tokens long .*takes 64"),
         ({"max_new_tokens": 99999999999}, "100000000001 tokens long .*takes 64"),
@@ -611,6 +613,7 @@ def test_edges_are_recorded_on_request(tiny):
         ({"temperature": -1}, "temperature is -1"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf; allowed: 0 to 1000"),
         ({"top_p": 0}, "top_p is 0"),
         ({"top_k": 0}, "top_k is 0"),
         ({"confidence_dtype": "float8"}, "confidence_dtype is 'float8'"),
@@ -618,6 +621,10 @@ def test_edges_are_recorded_on_request(tiny):
         ({"fixed": {8: 65}}, r"fixed is \{8: 65\}; it maps 0..7 to token ids"),
         ({"fixed": {-1: 65}}, r"fixed is \{-1: 65\}"),
         ({"fixed": {0: "A"}}, r"fixed is \{0: 'A'\}"),
+        ({"fixed": {"0": 65}}, r"fixed is \{'0': 65\}"),
+        ({"fixed": {0: 65.5}}, r"fixed is \{0: 65.5\}"),
+        ({"fixed": {0: None}}, r"fixed is \{0: None\}"),
+        ({"suppress": (264,)}, r"suppress names token id 264, outside of the vocabulary \(0..263\)"),
         ({"fixed": {0: MASK}}, "mask token"),
         ({"fixed": {0: 264}}, "264 is outside of the model's vocabulary"),
         ({"fixed": {0: -1}}, "-1 is outside of the model's vocabulary"),
@@ -642,9 +649,24 @@ def test_a_text_is_not_a_list_of_its_letters(tiny):
         tiny.generate_batch("hi")
 
 
-def test_a_dtype_is_one_of_torch():
-    with pytest.raises(DapdError, match=r"dtype is 'float16'; give one of torch's, such as torch.bfloat16"):
-        dapd.load("random:tiny-llada", dtype="float16")
+def test_arguments_that_only_other_calls_take(tiny):
+    with pytest.raises(DapdError, match="this call takes no regex"):
+        tiny.stream("hi", regex="a")
+    with pytest.raises(DapdError, match="this call takes no max_new_tokens"):
+        tiny.infill("a[MASK]", max_new_tokens=4)
+    with pytest.raises(DapdError, match="this call takes no streamer"):
+        tiny.generate_batch(["hi"], streamer=None)
+
+
+@pytest.mark.parametrize("dtype", ["float16", torch.int8], ids=str)
+def test_a_dtype_is_one_of_torch(dtype):
+    with pytest.raises(DapdError, match=rf"dtype is {dtype!r}; give one of torch's, such as torch.bfloat16"):
+        dapd.load("random:tiny-llada", dtype=dtype)
+
+
+def test_a_template_of_more_masks_than_python_can_count(tiny):
+    with pytest.raises(DapdError, match=r"tokens long .*takes"):
+        tiny.infill("a[MASK*" + "9" * 5000 + "]")
 
 
 @pytest.mark.parametrize("ids", [[264], [1, -1], torch.tensor([1, 999])], ids=str)

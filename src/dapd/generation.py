@@ -144,7 +144,7 @@ def load(
     `lab:any-text` is the lab model with a tokenizer that leaves out the words it does not know: the answers then mean
     nothing, but every command can be tried on any text.
     """
-    if isinstance(dtype, str):
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise DapdError(f"dtype is {dtype!r}; give one of torch's, such as torch.bfloat16")
     model = open_model(
         source,
@@ -349,7 +349,8 @@ class DiffusionLM:
         self._check_length(len(ids) + max_new_tokens + len(closing))
         canvas = Canvas.blank(ids, max_new_tokens, mask_id=self.network.profile.mask_id, closing=closing)
         for index, token in (fixed or {}).items():
-            if isinstance(token, str) or not 0 <= index < max_new_tokens:
+            whole = hasattr(index, "__index__") and hasattr(token, "__index__")
+            if not whole or not 0 <= index < max_new_tokens:
                 raise DapdError(f"fixed is {{{index!r}: {token!r}}}; it maps 0..{max_new_tokens - 1} to token ids")
         if not fixed:
             return canvas
@@ -359,7 +360,8 @@ class DiffusionLM:
     def template(self, template: str | Ids, prompt: Prompt | None = None) -> Canvas:
         """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids, behind a prompt if there is one."""
         if isinstance(template, str):
-            counts = [int(mark.group(1) or 1) for mark in MASK_MARK.finditer(template)]
+            # A number of more digits is too large in any case, and Python reads no text of thousands of them.
+            counts = [int((mark.group(1) or "1")[:19]) for mark in MASK_MARK.finditer(template)]
             if not counts:
                 raise DapdError("the template has no [MASK]: there is nothing to fill")
             self._check_length(sum(counts))
@@ -551,7 +553,7 @@ def _as_ids(prompt: object) -> list[int]:
     values = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     if hasattr(prompt, "tolist") and isinstance(values, list) and len(values) == 1 and isinstance(values[0], list):
         values = values[0]
-    if not isinstance(values, Sequence):
+    if not isinstance(values, Sequence) or isinstance(values, bytes):
         raise DapdError(f"the prompt is {prompt!r}; give text, messages, or a list of token ids")
     ids = [i.item() if hasattr(i, "item") else i for i in values]
     if any(isinstance(i, str | list | tuple) for i in ids):

@@ -115,8 +115,19 @@ def changed(strategy: Selects, fields: Mapping[str, Any]) -> Selects:
     return replace(strategy, **fields)
 
 
-ARGUMENTS = ("strategy", "max_new_tokens", "batch_size", "fixed", "regex", "json_schema", "on_step", "options")
-"""Arguments of `generate` and its variants beside the loop's settings, among which a misspelt one arrives."""
+ARGUMENTS = (
+    "strategy",
+    "max_new_tokens",
+    "batch_size",
+    "fixed",
+    "regex",
+    "json_schema",
+    "on_step",
+    "streamer",
+    "options",
+)
+"""Arguments of `generate` and its variants beside the loop's settings, among which a misspelt one arrives, and one that
+only another variant takes."""
 
 
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
@@ -131,6 +142,8 @@ def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
 
 def _no_field_of_the_loop(name: str) -> DapdError:
     owner = next((key for key, preset in PRESETS.items() if name in field_names(type(preset))), None)
+    if name in ARGUMENTS:
+        return DapdError(f"this call takes no {name}")
     if owner is None:
         near = difflib.get_close_matches(name, [*LOOP_FIELDS, *ARGUMENTS], n=1)
         if near and near[0] in ARGUMENTS:

@@ -98,3 +98,27 @@ def test_a_constraint_may_refuse_a_canvas(lm):
         Decoder(lm.network).admit(
             lm.template("a[MASK]b"), read_settings("original", [])[0].strategy, constraint=Alphabet(1)
         )
+
+
+class Ending(Alphabet):
+    """The last position is always the same token."""
+
+    def forced(self, canvas: Canvas, window: slice) -> Tensor:
+        last = torch.arange(canvas.length) == canvas.length - 1
+        return (last & canvas.masked)[window]
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "dual"])
+@pytest.mark.parametrize("block_length", [None, 4])
+def test_a_forced_token_does_not_keep_the_first_of_a_block_waiting(reuse, block_length):
+    """Dream's later passes compute no column that predicts it: the first pass commits it beside what is forced."""
+    model = dapd.load("random:tiny-dream", device="cpu")
+    canvas = model.canvas("hello", 8)
+    options = dapd.Options(reuse=reuse, block_length=block_length)
+    seen: set[int] = set()
+    for step in decode(model.network, [canvas], dapd.TopK(), options, constraint=Ending(*range(65, 80))):
+        if step.window.start not in seen:
+            assert bool(step.commit[0]), "the first position of a block"
+            assert bool(step.commit[-1]) == (step.window.stop == canvas.length)
+        seen.add(step.window.start)
+    assert len(seen) == (1 if block_length is None else 2)

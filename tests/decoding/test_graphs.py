@@ -1,6 +1,6 @@
 """Recorded passes: the same trajectories as without, for every decoder; buffers, keys, and how many are kept."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -136,6 +136,16 @@ def test_only_so_many_are_kept(recordings, monkeypatch):
     assert len(recordings.free) <= graphs.MAX_FREE_POOLS
     held = [recording.pool for recording in recordings.kept.values() if recording.pool is not None]
     assert all(any(pool is free for free in recordings.free) for pool in held), "no recording outlives its pool"
+
+
+def test_only_so_many_kinds_are_remembered(recordings, monkeypatch):
+    """Every request to a server may bring a bias of its own, and with it rules of its own."""
+    monkeypatch.setattr(graphs, "MAX_KINDS", 3)
+    model = build("llada", 1, dtype=torch.float32)
+    for number in range(5):
+        options = Options(sampling=Sampling(bias=((number, 1.0),)))
+        list(decode(model, blank(model, [[1, 2, 3]], 4), TopK(), options, recordings=recordings))
+    assert (len(recordings.kept), len(recordings.occurrences), len(recordings.proven)) == (5, 3, 3)
 
 
 @pytest.mark.parametrize("reuse", ["prefix", "dual"])
@@ -282,6 +292,36 @@ def test_models_and_devices_that_are_not_recorded():
     assert all(strategy.needs.recordable for strategy in PRESETS.values())
 
 
+@dataclass
+class Counted:
+    """Its first field is made from its second one."""
+
+    half: torch.Tensor = field(init=False)
+    count: torch.Tensor
+
+    def __post_init__(self):
+        self.half = self.count // 2
+
+
+@dataclass(frozen=True)
+class Counts(Strategy):
+    needs = RECORDABLE
+
+    def select(self, seen, memory=None, /):
+        count, half = (memory.count, memory.half) if memory is not None else [torch.zeros_like(seen.progress.step)] * 2
+        return Selection(seen.masked & (seen.masked.cumsum(-1) <= (1 + half)[:, None]), memory=Counted(count + 1))
+
+
+def test_a_memory_with_a_field_that_is_made_from_another(recorder, recordings):
+    model = build("llada", 1)
+    canvases = blank(model, PROMPTS, 16)
+    eager = steps_of(model, canvases, Counts(), Options(graphs=False))
+    assert [sum(step[3]) for step in eager if step[0] == 0] == [1, 1, 2, 2, 3, 3, 4]
+    for _ in range(2):
+        close(steps_of(model, canvases, Counts(), Options(graphs=True), recordings), eager)
+    assert recorder.replayed > 4
+
+
 def test_packed_tensors():
     tensors = [
         torch.tensor([True, False, True]),
@@ -423,7 +463,7 @@ def test_what_has_no_hash_runs_as_it_is(recordings):
     with pytest.raises(DapdError, match="strategy NoHash has no hash"):
         decode(model, canvases, NoHash(), Options(graphs=True), recordings=recordings)
     assert len(list(decode(model, canvases, NoHash(), recordings=recordings))) == len(PROMPTS)
-    odd = replace(Dawn(), edge=ListLike(0.1))
+    odd = replace(Dawn(layers=1.0), edge=ListLike(0.1))
     with pytest.raises(DapdError, match="strategy Dawn has no hash"):
         decode(model, canvases, odd, Options(graphs=True), recordings=recordings)
 

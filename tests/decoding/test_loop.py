@@ -403,8 +403,9 @@ def test_predictor_rows_are_one_column_to_the_left_and_the_first_is_repeated():
 
 
 def test_layers_that_do_not_exist_are_an_error():
+    """It is reported at once, as every mistake in the arguments is, and not in the first pass."""
     with pytest.raises(DapdError, match=r"layers \[4\] do not exist"):
-        list(decode(Scripted(rising, attention=torch.eye(8)), canvas(), Dapd(layers=(3, 4))))
+        decode(Scripted(rising, attention=torch.eye(8)), canvas(), Dapd(layers=(3, 4)))
 
 
 # Columns computed ---------------------------------------------------------------------------------------------------

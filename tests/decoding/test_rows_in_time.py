@@ -8,14 +8,30 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapd import PRESETS, Canvas, Dapd, Decoder, Needs, Options, Sampling, Selection, Step, Threshold, TopK
+from dapd import (
+    PRESETS,
+    AttentionNeed,
+    Canvas,
+    Dapd,
+    Decoder,
+    Needs,
+    Options,
+    Recordings,
+    Sampling,
+    Selection,
+    Step,
+    Threshold,
+    TopK,
+    decode,
+)
 from dapd.decoding import graphs
 from dapd.decoding.plan import PASS_COST
+from dapd.models import random
 from dapd.strategies import Dawn, DreamSchedule, Klass
 from decoding.rerun import Rerun
-from reference.models import IDS, build
+from reference.models import IDS, build, shape
 from reference.ours import told
-from reference.scripted import MASK, Scripted, rising
+from reference.scripted import EOS, MASK, Scripted, rising
 
 STRATEGIES = {
     **PRESETS,
@@ -213,6 +229,51 @@ def test_a_failing_row_leaves_alone():
     assert (counts["other"], counts["short"]) == (3, 2)
 
 
+def test_a_name_may_be_given_again_after_a_failure():
+    """The row that has it now is another one, and stays until it is complete."""
+    decoder = Decoder(Scripted(rising))
+    for strategy in (Explodes(), TopK()):
+        decoder.admit(blank(5), strategy, name="again")
+        steps = []
+        while decoder.rows or decoder.waiting:
+            steps += decoder.step()
+    assert list(decoder.failures) == ["again"]
+    assert len(steps) == 5
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "dual", "settled"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_steps_can_be_left_and_taken_up_again(reuse, recorded):
+    """What the rows keep is still theirs, even if another decoder came in between."""
+    network, options = model("llada"), Options(reuse=reuse)
+    canvas = Canvas.blank((3, 7, 1, 9, 20), 12, mask_id=IDS.mask_id)
+    alone = list(decode(network, [canvas], TopK(), options))
+    recordings = Recordings(Rerun()) if recorded else None
+    decoder = Decoder(network, recordings)
+    decoder.admit(canvas, TopK(), options)
+    steps = []
+    for step in decoder.steps():
+        steps.append(step)
+        if len(steps) == 3:
+            break
+    other = Canvas.blank((40, 2, 2), 12, mask_id=IDS.mask_id)
+    list(decode(network, [other], TopK(), options, recordings=recordings))
+    steps += decoder.steps()
+    assert told([canvas], steps)[0].steps == told([canvas], alone)[0].steps
+    if recordings is not None:
+        assert len(recordings.free) == 2, "both gave their memory back in the end"
+
+
+def test_a_decoding_that_is_left_gives_its_memory_back():
+    recordings, options = Recordings(Rerun()), Options(reuse="prefix")
+    canvas = Canvas.blank((3, 7, 1), 12, mask_id=IDS.mask_id)
+    steps = decode(model("llada"), [canvas], TopK(), options, recordings=recordings)
+    next(steps)
+    assert not recordings.free
+    steps.close()
+    assert len(recordings.free) == 1
+
+
 def test_a_contract_that_one_row_breaks_is_its_own_failure():
     class Idle:
         def select(self, seen, memory=None):
@@ -226,6 +287,58 @@ def test_a_contract_that_one_row_breaks_is_its_own_failure():
     assert steps == ["b", "b"]
     assert "selected nothing" in str(decoder.failures["a"])
     assert not decoder.rows
+
+
+class Refuses:
+    """A constraint of the user's own that fails once a token of its choice stands on the canvas."""
+
+    def __init__(self, token):
+        self.token = token
+
+    def check(self, canvas):
+        pass
+
+    def tokens(self, scores, canvas, window):
+        return scores.argmax(-1)
+
+    def forced(self, canvas, window):
+        if (canvas.tokens == self.token).any():
+            raise ZeroDivisionError("division by zero")
+        return torch.zeros_like(canvas.masked[window])
+
+
+@pytest.mark.parametrize("k", [1, 8])
+def test_a_constraint_that_fails_for_one_row_costs_the_others_nothing(k):
+    """The rows that were committed before it failed keep their step, even if it was their last."""
+    decoder, constraint = Decoder(Scripted(rising)), Refuses(30)
+    for name, prompt in enumerate([(3, 7), (30, 2), (5,)]):
+        decoder.admit(blank(8, prompt), TopK(k=k), name=name, constraint=constraint)
+    steps = []
+    while decoder.rows or decoder.waiting:
+        steps += decoder.step()
+    assert {name: type(error) for name, error in decoder.failures.items()} == {1: ZeroDivisionError}
+    for name in (0, 2):
+        mine = [step for step in steps if step.row == name]
+        assert [step.index for step in mine] == [*range(8 // k)]
+        assert sum(int(step.commit.sum()) for step in mine) == 8
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "dual", "settled"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_not_a_number_does_not_outlive_its_row(reuse, recorded):
+    """The keys of a row that failed are hidden from the shorter row that gets its place, but 0 times nan is nan."""
+    model = random(shape("llada"), seed=0)
+    with torch.no_grad():
+        model.embed.weight[7] = torch.nan
+    decoder = Decoder(model, Recordings(Rerun()) if recorded else None, places=1)
+    for name, prompt in {"bad": (7, *[1] * 60), "good": (1, 2)}.items():
+        canvas = Canvas.blank(prompt, 8, mask_id=IDS.mask_id)
+        decoder.admit(canvas, TopK(), Options(reuse=reuse), name=name)
+    steps = []
+    while decoder.rows or decoder.waiting:
+        steps += decoder.step()
+    assert list(decoder.failures) == ["bad"]
+    assert [step.row for step in steps] == ["good"] * 8
 
 
 def test_cancelled_rows_are_gone_by_the_next_pass():
@@ -250,6 +363,32 @@ def test_rows_of_very_different_length_do_not_share_a_pass():
     decoder.step()
     assert [tuple(call.tokens.shape) for call in network.calls] == [(1, 3 * PASS_COST + 2), (2, 4)]
     assert decoder.columns_computed == decoder.columns_needed == 3 * PASS_COST + 2 + 8
+
+
+@dataclass(frozen=True)
+class PromptFirst:
+    """Commits the masked position that attends most to the first two tokens of the row."""
+
+    needs = Needs(attention=AttentionNeed(keys="canvas"), recordable=True)
+
+    def select(self, seen, memory=None):
+        score = torch.where(seen.masked, seen.attention[..., :2].sum(-1), -1)
+        return Selection(seen.masked & (score == score.amax(-1, keepdim=True)))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_attention_to_the_canvas_is_told_by_the_positions_of_each_row(recorded):
+    """Padding on the left is not counted, be it for a longer neighbour or for a recording."""
+    network = model("llada")
+    canvases = [Canvas.blank(prompt, 8, mask_id=IDS.mask_id) for prompt in ([3, 7], [30, 2, 2, 5, 9, 1, 4])]
+    decoder = Decoder(network, Recordings(Rerun()) if recorded else None)
+    for name, canvas in enumerate(canvases):
+        decoder.admit(canvas, PromptFirst(), name=name)
+    together = told(canvases, decoder.steps())
+    for canvas, row in zip(canvases, together, strict=True):
+        alone = Decoder(network)
+        alone.admit(canvas, PromptFirst())
+        assert told([canvas], alone.steps())[0].steps == row.steps
 
 
 def test_padding_is_counted():
@@ -289,6 +428,7 @@ class Spoils:
         seen.current.fill_(0)
         seen.position.fill_(0)
         seen.confidence.fill_(float("nan"))
+        seen.logits.fill_(0)
         seen.progress.remaining.fill_(0)
         seen.masked.fill_(False)
         return Selection(commit)
@@ -300,6 +440,14 @@ def test_a_strategy_that_writes_into_what_it_is_shown_does_no_harm():
         decoder.admit(blank(3), Spoils(), name=name)
     done = told([blank(3), blank(3)], list(decoder.steps()))
     assert [row.tokens for row in done] == [[1, 2, 2, 3, 4]] * 2
+
+
+def test_nor_does_it_change_a_run_of_eos_or_the_likeliest_tokens():
+    decoder = Decoder(Scripted(lambda number, column, row: {EOS if column > 2 else 1: 0.9}))
+    decoder.admit(blank(3), Spoils(), Options(eos_run=0.5, record_top=1))
+    (step,) = decoder.steps()
+    assert step.canvas.tokens.tolist() == [1, 2, 1, EOS, EOS]
+    assert step.top.token.flatten().tolist() == [1, EOS, EOS]
 
 
 def test_places_must_be_at_least_one():

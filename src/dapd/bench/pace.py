@@ -89,7 +89,10 @@ def passes(
     decoder = Decoder(model, None if options.graphs is False else recordings)
     for number, canvas in enumerate(canvases):
         decoder.admit(canvas, strategy, options, name=number)
-    yield from decoder.passes()
+    try:
+        yield from decoder.passes()
+    finally:
+        decoder.close()
 
 
 def with_set_of(model: Transformer, canvases: Sequence[Canvas], strategy: Dapd, size: int) -> Dapd:

@@ -110,21 +110,22 @@ class Decoder:
             self.ahead = []
             on_their_way = {row for launch in ahead for row in launch.plan.rows}
             steps = self._pass([row for row in self.rows if row not in on_their_way], ahead)
-        self.rows = [row for row in self.rows if not row.done and row.name not in self.failures]
+        self.rows = [row for row in self.rows if not row.done]
         return steps
 
     def passes(self) -> Iterator[list[Step]]:
-        """The steps of every pass until all rows are complete; the first failure is raised."""
-        try:
-            while self.rows or self.waiting:
-                yield self.step()
-                for error in self.failures.values():
-                    raise error
-        finally:
-            self.close()
+        """The steps of every pass until all rows are complete; the first failure is raised.
+
+        It may be left and called again: the rows go on where they were. Whoever leaves rows for good calls `close`.
+        """
+        while self.rows or self.waiting:
+            yield self.step()
+            for error in self.failures.values():
+                raise error
+        self.close()
 
     def steps(self) -> Iterator[Step]:
-        """The same, step by step."""
+        """The same, step by step. Whoever leaves it in the middle of a pass misses the rest of that pass's steps."""
         for steps in self.passes():
             yield from steps
 
@@ -165,8 +166,15 @@ class Decoder:
         """After a pass that failed, run each of its rows alone, so that only those leave which fail by themselves."""
         if len(rows) > 1:
             return [step for row in rows for step in self._pass([row])]
-        self.failures[rows[0].name] = error
+        self._fail(rows[0], error)
         return []
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        """Note why a row has to leave. What it kept goes with it: it may be what is not a number."""
+        self.failures[row.name] = error
+        self.rows = [other for other in self.rows if other is not row]
+        if self.pool is not None and row.place is not None:
+            self.pool.clear(row.place)
 
     def _start(self, plan: PassPlan) -> Launch:
         """Forward, observe and select on the device: by replaying a recording, or operation by operation."""
@@ -206,8 +214,8 @@ class Decoder:
                     try:
                         part = mapped(itemgetter(index), outcome)
                         steps.append(commit(row, part, launch.began, len(plan.rows)))
-                    except DapdError as error:
-                        self.failures[row.name] = error
+                    except Exception as error:  # of any kind: the rows before it have gone on, and cannot do so again
+                        self._fail(row, error)
         return steps
 
     def _goes_on(self, rows: Sequence[Row]) -> bool:
@@ -273,4 +281,12 @@ def decode(
     decoder = Decoder(model, recordings, places)
     for number in sorted(range(len(canvases)), key=lambda number: -canvases[number].length):
         decoder.admit(canvases[number], strategy, options, name=number, seed=seeds[number], constraint=constraint)
-    return decoder.steps()
+    return _to_the_end(decoder)
+
+
+def _to_the_end(decoder: Decoder) -> Iterator[Step]:
+    """The steps of a decoder that nobody goes on with: it is closed even if they are not all taken."""
+    try:
+        yield from decoder.steps()
+    finally:
+        decoder.close()

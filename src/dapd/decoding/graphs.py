@@ -29,6 +29,7 @@ from dapd.models.base import MaskedLM
 from dapd.models.cache import KVPool
 
 T = TypeVar("T")
+K = TypeVar("K")
 V = TypeVar("V")
 Run = Callable[[Inputs, Sequence[GroupState]], Results]
 Key = tuple[Hashable, ...]
@@ -39,7 +40,8 @@ BUCKET = 32
 MAX_RECORDINGS = 128
 """Recordings kept; the one that was not used for longest goes first."""
 MAX_KINDS = 1024
-"""Kinds of passes that are counted: those that occurred once, and those that cannot be recorded."""
+"""Kinds of passes that are counted (those that occurred once, and those that cannot be recorded), and rules of passes
+that were recorded."""
 MAX_FREE_POOLS = 2
 """Pools of keys and values that are kept for the next decoding of their size."""
 PATIENCE = 64
@@ -172,7 +174,7 @@ class Recordings:
         self.occurrences: OrderedDict[Key, int | None] = OrderedDict()
         """How often a kind of pass ran without a recording. None: it cannot be recorded. Below 0: so many more such
         passes until recording it is tried again."""
-        self.proven: set[Hashable] = set()
+        self.proven: OrderedDict[Hashable, None] = OrderedDict()
         """Rules with which a pass was recorded before, whatever its shapes: no trial run is needed."""
         self.free: list[KVPool] = []
         self.lock = threading.RLock()
@@ -218,7 +220,7 @@ class Recordings:
     def _record(self, key: Key, plan: PassPlan, record: Callable[..., Recording]) -> None:
         try:
             _put(self.kept, key, record(try_first=plan.rules not in self.proven), MAX_RECORDINGS)
-            self.proven.add(plan.rules)
+            _put(self.proven, plan.rules, None, MAX_KINDS)
         except RuntimeError as error:
             names = ", ".join(dict.fromkeys(type(row.strategy).__name__ for row in plan.rows))
             why = (str(error).splitlines() or [type(error).__name__])[0]
@@ -251,7 +253,7 @@ class Recordings:
                     del store[key]
 
 
-def _put(store: OrderedDict[Key, V], key: Key, value: V, limit: int) -> None:
+def _put(store: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
     """Make it the latest one; beyond the limit the oldest goes."""
     store[key] = value
     store.move_to_end(key)

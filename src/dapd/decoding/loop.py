@@ -42,15 +42,14 @@ def run_pass(
     for group, group_inputs, state in zip(plan.groups, inputs.groups, states, strict=True):
         row = group.members[0]
         seen = observe(model, inputs, prediction, group, group_inputs, state)
-        # Copies: a strategy that writes into what it is shown does not change what is committed.
+        # Before the strategy and on copies: one that writes into what it is shown does not change what is committed.
         token = seen.token.clone()
         confidence = seen.confidence.clone()
-        selection = select(row.strategy, seen, state.memory)
-        chosen = selection.commit
-        if row.eos_run is not None:
-            chosen = chosen | (seen.masked & eos_run(seen, model.profile, row.eos_run))
-        edges = selection.edges if row.options.record_edges else None
+        run = None if row.eos_run is None else seen.masked & eos_run(seen, model.profile, row.eos_run)
         top = likeliest(seen, row.options.record_top)
+        selection = select(row.strategy, seen, state.memory)
+        chosen = selection.commit if run is None else selection.commit | run
+        edges = selection.edges if row.options.record_edges else None
         outcomes.append(Outcome(commit=chosen, token=token, confidence=confidence, edges=edges, top=top))
         memories.append(selection.memory)
     return outcomes, memories
@@ -94,8 +93,11 @@ def observe(
     attention = None
     need = row.needs.attention
     if need is not None and prediction.attention is not None:
-        keys = slice(0, n) if need.keys == "window" else slice(None)
-        attention = prediction.attention[(*view, keys)]
+        attention = prediction.attention[view]
+        if need.keys == "window":
+            attention = attention[..., :n]
+        else:
+            attention = without_padding(attention, inputs.padding[group.rows])
     return Observation(
         masked=group_inputs.choices,
         token=choice.token,
@@ -109,6 +111,13 @@ def observe(
         captured=attention,
         drawn=state.noise,
     )
+
+
+def without_padding(values: Float[Tensor, "g n length"], padding: Int[Tensor, " g"]) -> Float[Tensor, "g n length"]:
+    """The last dimension by the positions of each row, from its first token on; 0 behind its last one."""
+    length = values.shape[-1]
+    column = padding[:, None] + torch.arange(length, device=padding.device)
+    return take(values, column.clamp_max(length - 1), 2).masked_fill((column >= length)[:, None], 0)
 
 
 def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:

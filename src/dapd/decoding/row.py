@@ -217,9 +217,10 @@ class Row:
 
         A model that has learned several forms of a text, say other orders of the keys of a record, predicts a mixture
         of them. Once the forced tokens are in place it predicts the form that is asked for. So the first pass of a
-        block commits these alone, and every later pass adds those that its own commits force.
+        block commits these alone (and the first position, where no later pass predicts it), and every later pass adds
+        those that its own commits force.
         """
-        if self.step == 0:
+        if self.step == 0 and not self._begins_shifted_block():
             forced = constraint.forced(self.canvas, self.window) & self.choices
             commit = forced if forced.any() else commit
         canvas = self.canvas.commit(self.window, commit, token)
@@ -287,9 +288,13 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
     n_blocks = max(1, len(row.blocks))
     if canvas.n_new is not None and steps is not None and steps % n_blocks:
         raise DapdError(f"steps is {steps}; it must be a multiple of the number of blocks, {n_blocks}")
-    outside = [token for token, _ in row.options.sampling.bias if token >= model.vocab_size]
-    if outside:
-        raise DapdError(f"bias names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})")
+    sampling = row.options.sampling
+    for name, ids in (("suppress", sampling.suppress), ("bias", [token for token, _ in sampling.bias])):
+        outside = [token for token in ids if token >= model.vocab_size]
+        if outside:
+            raise DapdError(
+                f"{name} names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})"
+            )
     if row.constraint is not None:
         row.constraint.check(canvas)
     if row.needs.attention is not None and not model.n_layers:
@@ -299,3 +304,5 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
         )
     if row.needs.sees == "canvas" and row.keeps:
         raise DapdError(f"strategy {type(row.strategy).__name__} looks at the whole canvas; reuse must be none")
+    if row.needs.attention is not None:
+        row.needs.attention.resolve(model.n_layers)

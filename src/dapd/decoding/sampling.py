@@ -16,6 +16,8 @@ from dapd.io.fields import check_types
 from dapd.models.base import Profile
 
 EosPolicy = Literal["none", "ban", "defer", "ban+defer"]
+HOTTEST = 1000
+"""The highest temperature. Much larger noise would lift forbidden tokens above the others, the mask among them."""
 Pick = Callable[[Float[Tensor, "batch n vocab"]], Int[Tensor, "batch n"]]
 """Chooses a token at each position by the scores of all tokens; those that are forbidden have the lowest."""
 
@@ -43,8 +45,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.temperature < 0:
-            raise DapdError(f"temperature is {self.temperature}; it must not be negative")
+        if not 0 <= self.temperature <= HOTTEST:
+            raise DapdError(f"temperature is {self.temperature}; allowed: 0 to {HOTTEST}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise DapdError(f"top_p is {self.top_p}; allowed: above 0, up to 1")
         if self.top_k is not None and self.top_k < 1:

@@ -16,8 +16,12 @@ def mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
     if isinstance(tree, Tensor):
         return function(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: mapped(function, getattr(tree, f.name)) for f in dataclasses.fields(tree) if f.init}
-        return dataclasses.replace(tree, **fields)
+        # Not by `replace`: it leaves fields out that the class fills itself, and those hold tensors, too.
+        kind = type(tree)
+        copy = kind.__new__(kind)
+        for field in dataclasses.fields(tree):
+            object.__setattr__(copy, field.name, mapped(function, getattr(tree, field.name)))
+        return copy
     if isinstance(tree, dict):
         return {key: mapped(function, value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

@@ -31,6 +31,11 @@ class KVPool:
             self._layers[name] = like.new_zeros((self.rows, like.shape[1], self.length, like.shape[3]))
         return self._layers[name]
 
+    def clear(self, row: int) -> None:
+        """Forget what a row kept, so that the next one in its place finds zeros."""
+        for kept in self._layers.values():
+            kept[row] = 0
+
     def grown(self, rows: int, length: int) -> KVPool:
         """A larger pool with the same content; columns are aligned on the right, as the rows of a batch are."""
         larger = KVPool(rows, length)

@@ -20,7 +20,6 @@ from dapd.server.jobs import Work
 from dapd.server.mistakes import MistakeError
 from dapd.server.wire import Answering, ChatRequest, CompletionRequest, InfillRequest, Request, StrategyChoice
 from dapd.settings import DEFAULT_STRATEGY, Setting, changed, setting
-from dapd.strategies.base import needs_of
 
 Prompt = str | list[int] | list[dict[str, str]]
 
@@ -107,10 +106,6 @@ class Planner:
         per_pass = body.stream and body.stream_mode == "denoise"
         label = body.strategy.name if isinstance(body.strategy, StrategyChoice) else body.strategy
         work = replace(work, per_pass=per_pass, label=label or DEFAULT_STRATEGY)
-        need = needs_of(work.strategy).attention
-        if need is not None:
-            with blaming("strategy"):
-                need.resolve(self.lm.network.n_layers)
         # The engine makes its own row when the turn comes; this one only brings out mistakes now.
         try:
             Row(

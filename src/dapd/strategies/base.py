@@ -82,7 +82,10 @@ class Observation:
 
     @property
     def attention(self) -> Float[Tensor, "batch n k"]:
-        """Attention from each position to the window (or to the whole canvas), where `Needs.attention` asks for it."""
+        """Attention from each position to the window, or to the whole canvas, where `Needs.attention` asks for it.
+
+        With keys="canvas" column k is the row's position k; columns behind the end of a shorter row hold 0.
+        """
         if self.captured is None:
             raise _not_asked("attention", "attention=dapd.AttentionNeed()")
         return self.captured
