@@ -141,6 +141,7 @@ BODIES = {
     "very huge number": b'{"model": "random:tiny-llada", "prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
     "lone surrogate": b'{"model": "random:tiny-llada", "prompt": "\\ud800"}',
     "surrogate in a name": b'{"\\ud800": 1}',
+    "very long token id": b'{"model": "random:tiny-llada", "prompt": "x", "logit_bias": {"' + b"0" * 5000 + b'": 1}}',
     "not utf-8": b'{"model": "\xff"}',
     "empty prompt list": b'{"model": "random:tiny-llada", "prompt": []}',
     "two kinds of prompts": b'{"model": "random:tiny-llada", "prompt": ["a", 3]}',
@@ -261,9 +262,11 @@ def test_other_origins_and_other_names_are_refused(lm):
             "http://evil.example": 403,
             "null": 403,
             f"http://{host}.evil.example": 403,
+            "http://[x": 403,
         }.items():
             assert served.http.get("/version", headers={"Origin": origin}).status_code == status, origin
-        for name, status in {"evil.example": 403, "localhost": 200, "[::1]:80": 200, "[": 403, "": 403}.items():
+        names = {"evil.example": 403, "localhost": 200, "[::1]:80": 200, "": 403, "[": 403, "][": 403, "[x]": 403}
+        for name, status in names.items():
             assert served.http.get("/version", headers={"Host": name}).status_code == status, name
 
 
@@ -273,6 +276,15 @@ def test_every_answer_carries_the_policy(served):
         assert headers["content-security-policy"].startswith("default-src 'none'")
         assert headers["x-content-type-options"] == "nosniff"
         assert "server" not in headers or "uvicorn" in headers["server"]
+
+
+def test_a_fault_is_counted_and_has_the_headers_of_every_answer(served, monkeypatch):
+    monkeypatch.setattr(served.lm, "canvas", lambda *_: 1 / 0)
+    answer = served.ask()
+    assert answer.status_code == 500
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert {"x-request-id", "content-security-policy"} <= set(answer.headers)
+    assert served.metric('dapd:requests_total{path="/v1/completions",status="500"}') == 1
 
 
 def test_a_request_has_an_id(served):
