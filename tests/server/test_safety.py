@@ -14,7 +14,7 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.server import Config, Keys, Limits
-from server.helpers_server import Served
+from server.helpers_server import Served, slow
 
 REFUSED = {
     "presence_penalty": 1.0,
@@ -213,6 +213,35 @@ def test_a_body_that_comes_drop_by_drop_is_not_waited_for(lm):
                     answer = raw.recv(1000)
                     break
             assert b"408" in answer
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\n"])
+def test_a_connection_that_asks_for_nothing_is_closed(lm, monkeypatch, before, said):
+    """A thousand of these kept everybody else out for as long as they liked."""
+    monkeypatch.setattr("dapd.server.connection.SECONDS", 1.0)
+    with Served(lm) as served:
+        host, port = served.base.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=8) as raw:
+            if before:
+                raw.sendall(before)
+                assert b"200 OK" in raw.recv(10_000)
+            raw.sendall(said)
+            assert raw.recv(10_000) == b""
+
+
+def test_a_head_without_end_is_refused(served):
+    host, port = served.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as raw:
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
+        assert b" 400 " in raw.recv(100)
+
+
+def test_a_connection_is_kept_for_as_long_as_an_answer_takes(lm, monkeypatch):
+    monkeypatch.setattr("dapd.server.connection.SECONDS", 0.3)
+    with Served(slow(lm)) as served:
+        for _ in range(2):
+            assert served.ask(strategy="original", max_tokens=16, eos="ban").status_code == 200
 
 
 def test_keys_open_the_door(lm):

@@ -13,6 +13,7 @@ import uvicorn
 from dapd.generation import DiffusionLM
 from dapd.server.app import make_app
 from dapd.server.config import Config
+from dapd.server.connection import Connection
 from dapd.server.engine import Engine
 
 CONNECTIONS = 1024
@@ -70,6 +71,7 @@ def serve(lm: DiffusionLM, config: Config, tell: Callable[[str], None] = lambda 
         app,
         host=config.host,
         port=config.port,
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
