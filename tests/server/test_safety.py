@@ -299,6 +299,31 @@ def test_other_origins_and_other_names_are_refused(lm):
             assert served.http.get("/version", headers={"Host": name}).status_code == status, name
 
 
+def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
+    """A browser first asks whether the page may send JSON and a key, and then shows it answers that name its origin."""
+    friend = "https://friend.example"
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    with Served(lm, Config(origins=(friend,), keys=Keys(("first",)))) as served:
+
+        def asked(origin: str) -> httpx.Response:
+            return served.http.options("/v1/completions", headers={"Origin": origin, **wanted})
+
+        assert asked(friend).status_code == 200
+        assert asked(friend).headers["access-control-allow-origin"] == friend
+        assert "authorization" in asked(friend).headers["access-control-allow-headers"]
+        assert "access-control-allow-origin" not in asked("https://evil.example").headers
+        for key, status in {"first": 200, "wrong": 401}.items():
+            answer = served.http.get("/v1/models", headers={"Origin": friend, "Authorization": f"Bearer {key}"})
+            assert answer.status_code == status
+            assert answer.headers["access-control-allow-origin"] == friend
+            assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+        evil = served.http.get(
+            "/v1/models", headers={"Origin": "https://evil.example", "Authorization": "Bearer first"}
+        )
+        assert evil.status_code == 403
+        assert "access-control-allow-origin" not in evil.headers
+
+
 def test_every_answer_carries_the_policy(served):
     for path in ("/health", "/nothing", "/v1/models"):
         headers = served.http.get(path).headers

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from dapd.errors import DapdError
 from dapd.forms.building import give_up
@@ -129,6 +130,15 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
 
     app = FastAPI(title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, config=config, metrics=engine.metrics)
+    if config.origins:
+        # Outside of the guard: a browser asks whether a page may send a key, and sends none with that question.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-ID", "Retry-After"),
+        )
     app.state.close = front.close
     app.add_exception_handler(RequestValidationError, mistakes.on_validation)
     app.add_exception_handler(DapdError, mistakes.on_mistake)
