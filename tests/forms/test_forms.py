@@ -270,6 +270,12 @@ def test_a_form_that_would_slow_every_pass_is_refused(lm):
     lm.form(regex="a{0,2000}").check(canvas)
 
 
+def test_a_form_too_large_to_be_kept_is_refused_when_it_is_built(lm):
+    """Each one of 1,800,000 edges took 90 MB, and a model keeps 32 of them."""
+    with pytest.raises(DapdError, match="too complicated: 600002 edges; allowed: 500000"):
+        lm.form(regex="a{0,300000}")
+
+
 REFUSED = {
     "minimum": {"type": "integer", "minimum": 3},
     "pattern": {"type": "string", "pattern": ".*"},

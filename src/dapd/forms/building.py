@@ -28,8 +28,9 @@ class BuildLimits:
     seconds: int = 60
     memory: int = 4 << 30
     """Address space, in bytes, of the process that builds it."""
-    edges: int = 2_000_000
-    """Edges between states: every pass looks at all of them once for every position."""
+    edges: int = 500_000
+    """Edges between states. Every pass looks at all of them once for every position, and an automaton of this size
+    takes about 25 MB for as long as a model keeps it."""
 
 
 LIMITS = BuildLimits()
