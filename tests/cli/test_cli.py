@@ -121,6 +121,7 @@ def test_lists_name_everything() -> None:
         (["generate"], "empty"),
         (["generate", "--template", "no marks"], "no [MASK]"),
         (["strategies", "nope"], "unknown strategy"),
+        (["chat", "-n", "0"], "Invalid value"),
     ],
 )
 def test_mistakes_end_with_a_message(args: list[str], said: str) -> None:

@@ -253,6 +253,29 @@ def test_a_pattern_that_no_machine_holds_ends_in_time():
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize(("pattern", "shortest"), [("a{20000}", 20000), ("a{0,20000}b", 1), ("a?", 0), ("ab|c{3}", 2)])
+def test_the_shortest_text_is_found_in_one_look_at_the_edges(pattern, shortest):
+    """To look at all edges once for every length took hours where a form has many states."""
+    letters = {byte: bytes([byte]) for byte in range(256)}
+    language = build(letters, 300, Profile(299, 298, 298), regex=pattern)
+    began = time.monotonic()
+    assert language.automaton.shortest == shortest
+    assert time.monotonic() - began < 1
+
+
+def test_a_form_that_would_slow_every_pass_is_refused(lm):
+    canvas = lm.canvas("x", 200)
+    with pytest.raises(DapdError, match=r"too complicated for 200 new tokens: it has \d+ edges; allowed: 250000"):
+        lm.form(regex="a{0,130000}").check(canvas)
+    lm.form(regex="a{0,2000}").check(canvas)
+
+
+def test_a_form_too_large_to_be_kept_is_refused_when_it_is_built(lm):
+    """Each one of 1,800,000 edges took 90 MB, and a model keeps 32 of them."""
+    with pytest.raises(DapdError, match="too complicated: 600002 edges; allowed: 500000"):
+        lm.form(regex="a{0,300000}")
+
+
 REFUSED = {
     "minimum": {"type": "integer", "minimum": 3},
     "pattern": {"type": "string", "pattern": ".*"},

@@ -29,6 +29,7 @@ BAD = {
     '{"id": "hot", "prompt": "x", "temperature": "hot"}': "temperature is 'hot'",
     '{"id": "no masks", "template": "It is."}': "no [MASK]",
     '{"id": ["a"], "prompt": "x"}': "id is ['a']",
+    '{"id": "both", "prompt": "x", "messages": [{"role": "user", "content": "y"}]}': "both a prompt and messages",
     '{"id": "half", "prompt": "\\ud800"}': "surrogates not allowed",
     '[{"role": "user", "content": "x"}]': "no chat template",
 }
@@ -44,7 +45,7 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     done = batch(source, tmp_path / "out.jsonl")
     assert done.exit_code == 0, done.output
     assert "columns that mean nothing here: answer" in done.output
-    assert f"14 results, {len(BAD)} of them with an error" in " ".join(done.output.split())
+    assert f"15 results, {len(BAD)} of them with an error" in " ".join(done.output.split())
     assert "the first error, of the row 5: not JSON: Expecting property name" in done.output
     found = results(tmp_path / "out.jsonl")
     good, bad = found[:5], found[5:]

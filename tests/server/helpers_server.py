@@ -14,6 +14,7 @@ import uvicorn
 from dapd.generation import DiffusionLM
 from dapd.models import Prediction
 from dapd.server import Config, Engine, Limits, make_app
+from dapd.server.connection import Connection
 
 PROMPT = "hello"
 
@@ -27,7 +28,8 @@ class Served:
         self.engine = Engine(lm, self.config.limits)
         app = make_app(lm, self.engine, self.config)
         self.app = app
-        self.uvicorn = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=2))
+        settings = uvicorn.Config(app, port=0, http=Connection, log_level="critical", timeout_graceful_shutdown=2)
+        self.uvicorn = uvicorn.Server(settings)
         self.thread = threading.Thread(target=self.uvicorn.run, daemon=True)
 
     def __enter__(self) -> Served:

@@ -9,6 +9,9 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.generation import DEFAULT_NEW_TOKENS
+from dapd.server.answers import Answers
+from dapd.server.jobs import Finished, Scored
+from dapd.server.planning import Plan
 from dapd.settings import DEFAULT_STRATEGY
 from server.helpers_server import PROMPT, Served
 
@@ -123,6 +126,14 @@ def test_logprobs_are_those_of_the_committing_pass(served):
         assert log_p == pytest.approx(math.log(told[len(PROMPT) + place][1]), abs=1e-3)
     assert all(len(top) <= 3 for top in answer["top_logprobs"])
     assert answer["text_offset"][0] == 0
+
+
+def test_tokens_that_are_parts_of_a_character_have_bytes_of_their_own(lm):
+    scored = [Scored(byte, -0.5, ((byte, -0.5),)) for byte in "é".encode()]
+    done = Finished(0, "é", [one.token for one in scored], "length", 2, 1, scored)
+    tokens = Answers("chat", lm, Plan([], 0, [""]), 1).whole([done])["choices"][0]["logprobs"]["content"]
+    assert [one["bytes"] for one in tokens] == [[byte] for byte in "é".encode()]
+    assert [one["top_logprobs"][0]["bytes"] for one in tokens] == [one["bytes"] for one in tokens]
 
 
 def test_infilling_gives_the_whole_text(served):

@@ -73,6 +73,19 @@ def test_it_asks_for_a_key_and_finishes_what_was_begun_after_sigterm(process):
     assert "Traceback" not in said
 
 
+def test_a_form_that_is_being_built_does_not_hold_up_the_end(process):
+    """To build this one takes as long as it may, a minute. The second request waits for the first."""
+    running, client = process
+    body = {"model": "random:tiny-llada", "prompt": "hello", "max_tokens": 64, "regex": "(a|b)*a(a|b){40}"}
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(2)]
+        until(lambda: subprocess.run(["pgrep", "-P", str(running.pid)], stdout=subprocess.DEVNULL).returncode == 0)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(15) == 0
+        assert [one.result().status_code for one in asked] == [503, 503]
+    assert "Traceback" not in running.stderr.read()
+
+
 @pytest.mark.parametrize("more", [[], ["--replicas", "1"]])
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(more, monkeypatch):
     for loading in ("dapd.cli.serve.opened", "dapd.scale.replicas.serve_replicas"):

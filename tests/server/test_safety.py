@@ -14,7 +14,7 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.server import Config, Keys, Limits
-from server.helpers_server import Served
+from server.helpers_server import Served, slow
 
 REFUSED = {
     "presence_penalty": 1.0,
@@ -141,6 +141,7 @@ BODIES = {
     "very huge number": b'{"model": "random:tiny-llada", "prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
     "lone surrogate": b'{"model": "random:tiny-llada", "prompt": "\\ud800"}',
     "surrogate in a name": b'{"\\ud800": 1}',
+    "very long token id": b'{"model": "random:tiny-llada", "prompt": "x", "logit_bias": {"' + b"0" * 5000 + b'": 1}}',
     "not utf-8": b'{"model": "\xff"}',
     "empty prompt list": b'{"model": "random:tiny-llada", "prompt": []}',
     "two kinds of prompts": b'{"model": "random:tiny-llada", "prompt": ["a", 3]}',
@@ -214,6 +215,35 @@ def test_a_body_that_comes_drop_by_drop_is_not_waited_for(lm):
             assert b"408" in answer
 
 
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\n"])
+def test_a_connection_that_asks_for_nothing_is_closed(lm, monkeypatch, before, said):
+    """A thousand of these kept everybody else out for as long as they liked."""
+    monkeypatch.setattr("dapd.server.connection.SECONDS", 1.0)
+    with Served(lm) as served:
+        host, port = served.base.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=8) as raw:
+            if before:
+                raw.sendall(before)
+                assert b"200 OK" in raw.recv(10_000)
+            raw.sendall(said)
+            assert raw.recv(10_000) == b""
+
+
+def test_a_head_without_end_is_refused(served):
+    host, port = served.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as raw:
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
+        assert b" 400 " in raw.recv(100)
+
+
+def test_a_connection_is_kept_for_as_long_as_an_answer_takes(lm, monkeypatch):
+    monkeypatch.setattr("dapd.server.connection.SECONDS", 0.3)
+    with Served(slow(lm)) as served:
+        for _ in range(2):
+            assert served.ask(strategy="original", max_tokens=16, eos="ban").status_code == 200
+
+
 def test_keys_open_the_door(lm):
     with Served(lm, Config(keys=Keys(("first", "second")))) as served:
         for path in ("/v1/models", "/metrics", "/version", "/openapi.json"):
@@ -261,10 +291,37 @@ def test_other_origins_and_other_names_are_refused(lm):
             "http://evil.example": 403,
             "null": 403,
             f"http://{host}.evil.example": 403,
+            "http://[x": 403,
         }.items():
             assert served.http.get("/version", headers={"Origin": origin}).status_code == status, origin
-        for name, status in {"evil.example": 403, "localhost": 200, "[::1]:80": 200, "[": 403, "": 403}.items():
+        names = {"evil.example": 403, "localhost": 200, "[::1]:80": 200, "": 403, "[": 403, "][": 403, "[x]": 403}
+        for name, status in names.items():
             assert served.http.get("/version", headers={"Host": name}).status_code == status, name
+
+
+def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
+    """A browser first asks whether the page may send JSON and a key, and then shows it answers that name its origin."""
+    friend = "https://friend.example"
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    with Served(lm, Config(origins=(friend,), keys=Keys(("first",)))) as served:
+
+        def asked(origin: str) -> httpx.Response:
+            return served.http.options("/v1/completions", headers={"Origin": origin, **wanted})
+
+        assert asked(friend).status_code == 200
+        assert asked(friend).headers["access-control-allow-origin"] == friend
+        assert "authorization" in asked(friend).headers["access-control-allow-headers"]
+        assert "access-control-allow-origin" not in asked("https://evil.example").headers
+        for key, status in {"first": 200, "wrong": 401}.items():
+            answer = served.http.get("/v1/models", headers={"Origin": friend, "Authorization": f"Bearer {key}"})
+            assert answer.status_code == status
+            assert answer.headers["access-control-allow-origin"] == friend
+            assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+        evil = served.http.get(
+            "/v1/models", headers={"Origin": "https://evil.example", "Authorization": "Bearer first"}
+        )
+        assert evil.status_code == 403
+        assert "access-control-allow-origin" not in evil.headers
 
 
 def test_every_answer_carries_the_policy(served):
@@ -273,6 +330,15 @@ def test_every_answer_carries_the_policy(served):
         assert headers["content-security-policy"].startswith("default-src 'none'")
         assert headers["x-content-type-options"] == "nosniff"
         assert "server" not in headers or "uvicorn" in headers["server"]
+
+
+def test_a_fault_is_counted_and_has_the_headers_of_every_answer(served, monkeypatch):
+    monkeypatch.setattr(served.lm, "canvas", lambda *_: 1 / 0)
+    answer = served.ask()
+    assert answer.status_code == 500
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert {"x-request-id", "content-security-policy"} <= set(answer.headers)
+    assert served.metric('dapd:requests_total{path="/v1/completions",status="500"}') == 1
 
 
 def test_a_request_has_an_id(served):

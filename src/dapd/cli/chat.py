@@ -32,7 +32,9 @@ def chat(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Most new tokens of an answer.")] = 128,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Most new tokens of an answer.")
+    ] = 128,
     system: Annotated[str | None, typer.Option(help="A system message before the conversation.")] = None,
     device: Device = None,
     dtype: Dtype = None,

@@ -109,15 +109,20 @@ class Automaton:
 
     @cached_property
     def shortest(self) -> int | None:
-        """Number of tokens of the shortest text; None where there is no text."""
-        free = np.zeros(self.n_kinds)
-        reached = np.full(self.n_states, -np.inf)
-        reached[START] = 0.0
-        for length in range(self.n_states + 1):
-            if (reached[self.accepting] == 0).any():
-                return length
-            reached = np.maximum(reached, self.advance(reached, free))
-        return None
+        """Number of tokens of the shortest text; None where there is no text.
+
+        Every edge is looked at once, backwards from the states in which a text may end: forms with a million states
+        exist, such as `a{1000000}`.
+        """
+        bounds, sources = self._bounds, self.source.tolist()
+        reached: set[int] = set(self.accepting.tolist())
+        nearest, length = reached, 0
+        while nearest and START not in nearest:
+            before = {source for state in nearest for source in sources[bounds[state] : bounds[state + 1]]}
+            nearest = before - reached
+            reached |= nearest
+            length += 1
+        return length if nearest else None
 
 
 def _classes(moves: Ints, token: Ints, vocab_size: int) -> tuple[Ints, Ints]:

@@ -28,11 +28,22 @@ class BuildLimits:
     seconds: int = 60
     memory: int = 4 << 30
     """Address space, in bytes, of the process that builds it."""
-    edges: int = 2_000_000
-    """Edges between states: every pass looks at all of them once for every position."""
+    edges: int = 500_000
+    """Edges between states. Every pass looks at all of them once for every position, and an automaton of this size
+    takes about 25 MB for as long as a model keeps it."""
 
 
 LIMITS = BuildLimits()
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+def give_up() -> None:
+    """End the building of all automata that are being built in this process, each with an error in its thread.
+
+    A process that ends would otherwise wait for those threads.
+    """
+    for process in [*_running]:
+        process.kill()
 
 
 def build(
@@ -76,20 +87,24 @@ def build(
 def _built(task: dict[str, Any], limits: BuildLimits) -> dict[str, Any]:
     """Run the worker on a task and return the transitions that it finds, or raise an error that a user understands."""
     command = [sys.executable, "-I", "-W", "ignore", str(Path(worker.__file__))]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(task).encode(), capture_output=True, timeout=limits.seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise DapdError(f"the form is too complicated: it was not built within {limits.seconds} s") from None
-    if done.returncode == worker.MISTAKE:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        _running.add(process)
+        try:
+            written, said = process.communicate(json.dumps(task).encode(), limits.seconds)
+        except subprocess.TimeoutExpired:
+            raise DapdError(f"the form is too complicated: it was not built within {limits.seconds} s") from None
+        finally:
+            process.kill()
+            _running.discard(process)
+    if process.returncode == worker.MISTAKE:
         what = "the pattern" if task["schema"] is None else "the schema"
-        raise DapdError(f"{what} cannot be used: {done.stderr.decode(errors='replace').strip()[:300]}")
-    if done.returncode != 0:
+        raise DapdError(f"{what} cannot be used: {said.decode(errors='replace').strip()[:300]}")
+    if process.returncode != 0:
         raise DapdError(
             f"the form is too complicated: it takes more than {limits.memory >> 20} MB or too long to build"
         )
-    return transitions(done.stdout, task["vocab_size"])
+    return transitions(written, task["vocab_size"])
 
 
 def transitions(written: bytes, vocab_size: int) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from dapd.forms.automaton import START, Automaton, Floats
 FORBIDDEN = -1e9
 """The score of a token that the settings forbid. It is finite because the form comes first: where no other token fits,
 a forbidden one is used."""
+MOST_WORK = 50_000_000
+"""Edges of an automaton times new tokens that are allowed. Every pass looks at all of them, which takes about a second
+at this limit, and rows that share the pass wait for it."""
 
 
 class Language:
@@ -38,6 +41,12 @@ class Language:
             raise DapdError("the model's tokens cannot spell any text of this form")
         if shortest > canvas.n_new:
             raise DapdError(f"the form needs at least {shortest} tokens; max_new_tokens is {canvas.n_new}")
+        edges = len(self.automaton.source)
+        if edges * canvas.n_new > MOST_WORK:
+            raise DapdError(
+                f"the form is too complicated for {canvas.n_new} new tokens: it has {edges} edges; allowed: "
+                f"{MOST_WORK // canvas.n_new}"
+            )
         free = np.zeros((int(canvas.masked[canvas.start :].sum()), self.automaton.n_kinds))
         if not np.isfinite(self._sums(canvas, self._scores(canvas, free))[-1][self.automaton.accepting]).any():
             raise DapdError("the tokens that were fixed beforehand do not fit the form")

@@ -27,6 +27,8 @@ def check_messages(messages: Messages) -> None:
 def read_prompt(value: Any, where: str) -> str | list[Message]:
     """A prompt from a value in a file: a text, an object with `prompt` or `messages`, or a list of messages."""
     if isinstance(value, dict):
+        if value.get("prompt") is not None and value.get("messages") is not None:
+            raise DapdError(f"{where} has both a prompt and messages; give one of them")
         value = value.get("prompt") if value.get("messages") is None else value["messages"]
     return value if isinstance(value, str) and value.strip() else read_conversation(value, where)
 

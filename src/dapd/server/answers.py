@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Literal
 
+from dapd.errors import DapdError
 from dapd.generation import DiffusionLM
 from dapd.server.jobs import Finished, Job, Passed, Scored
 from dapd.server.planning import Plan
@@ -19,6 +22,16 @@ NAMES: dict[Kind, tuple[str, str, str]] = {
     "infill": ("infill", "infill", "infill.chunk"),
 }
 """The beginning of an answer's id, the `object` of a whole answer, and the `object` of a chunk."""
+
+
+@lru_cache(1)
+def _bytes_of(lm: DiffusionLM) -> dict[int, bytes]:
+    """The bytes of each token, as far as they are known. A token may be a part of a character, which is no text: from
+    the bytes of several tokens, clients put such characters together."""
+    try:
+        return lm.tokenizer.token_bytes()
+    except DapdError:  # its tokens are not joined as bytes
+        return {}
 
 
 class Answers:
@@ -117,7 +130,7 @@ class Answers:
             "tokens": texts,
             "token_logprobs": [s.log_p for s in one.scored],
             "top_logprobs": [{self._text(token): p for token, p in self._top(s)} for s in one.scored],
-            "text_offset": [sum(map(len, texts[:place])) for place in range(len(texts))],
+            "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)) if texts else [],
         }
 
     def _top(self, scored: Scored) -> tuple[tuple[int, float], ...]:
@@ -125,7 +138,8 @@ class Answers:
 
     def _token(self, token: int, log_p: float) -> dict[str, Any]:
         text = self._text(token)
-        return {"token": text, "logprob": log_p, "bytes": list(text.encode("utf-8", "replace"))}
+        own = _bytes_of(self.lm).get(token)
+        return {"token": text, "logprob": log_p, "bytes": list(text.encode() if own is None else own)}
 
     def _text(self, token: int) -> str:
         return self.lm.tokenizer.decode([token], skip_special=False)

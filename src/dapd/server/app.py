@@ -15,8 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from dapd.errors import DapdError
+from dapd.forms.building import give_up
 from dapd.generation import DiffusionLM
 from dapd.server import mistakes
 from dapd.server.answers import Answers, Kind
@@ -61,11 +63,23 @@ class Front:
         """Threads that read prompts, so that a long one does not hold up the event loop."""
         self.builders = ThreadPoolExecutor(1, "dapd-builder")
         """One thread for requests with a form: to build one may take seconds, for which other requests do not wait."""
+        self.closed = False
 
     def close(self) -> None:
-        """Stop the threads that read requests."""
+        """Stop the threads that read requests. Those that are not read, or whose form is being built, are refused."""
+        self.closed = True
+        give_up()
         for pool in (self.readers, self.builders):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)
+
+    def _read(self, read: Callable[[Body], Plan], body: Body) -> Plan:
+        try:
+            if not self.closed:
+                return read(body)
+        except DapdError:
+            if not self.closed:
+                raise
+        raise ClosedError("the server is shutting down")
 
     async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
         if not self.engine.ready:
@@ -77,7 +91,7 @@ class Front:
         deadline = time.monotonic() + seconds
         try:
             async with asyncio.timeout(seconds if form else None):
-                plan = await asyncio.get_running_loop().run_in_executor(readers, read, body)
+                plan = await asyncio.get_running_loop().run_in_executor(readers, self._read, read, body)
         except TimeoutError:
             return mistakes.answer(*mistakes.FAULTS["timeout"])
         ticket = Ticket(self.engine, self.lm, plan, deadline)
@@ -116,10 +130,19 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
 
     app = FastAPI(title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, config=config, metrics=engine.metrics)
+    if config.origins:
+        # Outside of the guard: a browser asks whether a page may send a key, and sends none with that question.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-ID", "Retry-After"),
+        )
+    app.state.close = front.close
     app.add_exception_handler(RequestValidationError, mistakes.on_validation)
     app.add_exception_handler(DapdError, mistakes.on_mistake)
     app.add_exception_handler(HTTPException, mistakes.on_http)
-    app.add_exception_handler(Exception, mistakes.on_fault)
     _add_texts(app, front)
     _add_operations(app, lm, engine)
     add_page(app, lm, config.limits)

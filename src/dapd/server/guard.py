@@ -6,10 +6,11 @@ This is plain ASGI, because it must count the bytes of a body while they are rea
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 import uuid
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -17,7 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dapd.server.config import LOOPBACK, Config
 from dapd.server.metrics import Metrics
-from dapd.server.mistakes import answer
+from dapd.server.mistakes import FAULTS, answer
+
+logger = logging.getLogger("dapd.server")
 
 OPEN = ("/", "/health", "/ready", "/favicon.ico")
 """Paths that need no key; those under /static/, the page's own code, need none either."""
@@ -50,8 +53,12 @@ class Guard:
         asked = headers.get("x-request-id", "")
         own = {**HEADERS, "X-Request-ID": asked if re.fullmatch(r"[\w.-]{1,64}", asked, re.A) else uuid.uuid4().hex}
 
+        begun = False
+
         async def sending(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 MutableHeaders(scope=message).update(own)
                 # Unknown paths share one label: a client could make up any number of them.
                 route = scope.get("route")
@@ -62,16 +69,23 @@ class Guard:
         if refusal is not None:
             await answer(*refusal)(scope, receive, sending)
             return
-        await self.app(scope, self._limited(receive), sending)
+        try:
+            await self.app(scope, self._limited(receive), sending)
+        except Exception:
+            if begun:
+                raise
+            # Answered here and not by the framework, which would do it past the headers and the counters.
+            logger.exception("a request could not be answered")
+            await answer(*FAULTS["fault"])(scope, receive, sending)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
         """Why a request is not let in, as a status and a sentence."""
-        host = urlsplit(f"//{headers.get('host', '')}").hostname if _is_plain(headers.get("host", "")) else None
+        host = _split(f"//{headers.get('host', '')}").hostname
         # A page of another site may have its own name lead to this machine (DNS rebinding): the Host header shows it.
         if self.config.is_local and host not in LOOPBACK:
             return 403, "this server answers to localhost only"
         origin = headers.get("origin")
-        if origin is not None and origin not in self.config.origins and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and origin not in self.config.origins and _split(origin).netloc != headers.get("host"):
             return 403, "pages of other origins may not use this server"
         if path not in OPEN and not path.startswith("/static/") and self.config.keys:
             scheme, _, key = headers.get("authorization", "").partition(" ")
@@ -106,6 +120,9 @@ class Guard:
         return receiving
 
 
-def _is_plain(host: str) -> bool:
-    """Whether `urlsplit` can read a Host header: it fails on a bracket that is not closed."""
-    return "[" not in host or "]" in host
+def _split(address: str) -> SplitResult:
+    """The parts of an address; of one that cannot be read, such as one with a bracket that is not closed, no parts."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")

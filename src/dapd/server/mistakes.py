@@ -28,7 +28,8 @@ WORDS = 500
 PLAIN = {
     "Not Found": "there is no such path; texts are at /v1/chat/completions, /v1/completions and /v1/infill, all paths "
     "at /openapi.json",
-    "There was an error parsing the body": "the body is JSON that cannot be read: too deep, or with a number too long",
+    "There was an error parsing the body": "the body is JSON that cannot be read: too deep, with a number too long, or "
+    "not UTF-8",
     "extra_forbidden": "there is no such field",
     "missing": "this field is needed",
     "string_type": "it must be a string",
@@ -107,10 +108,6 @@ async def on_http(_: Request, error: Exception) -> JSONResponse:
     detail = PLAIN.get(str(error.detail), str(error.detail))
     allowed = (error.headers or {}).get("Allow")
     return answer(error.status_code, detail if allowed is None else f"use {allowed}", headers=error.headers)
-
-
-async def on_fault(_: Request, error: Exception) -> JSONResponse:
-    return answer(500, FAULTS["fault"][1])
 
 
 def _plain(one: Mapping[str, Any]) -> str:

@@ -166,8 +166,9 @@ class Planner:
     def _bias(self, body: Request) -> tuple[tuple[int, float], ...]:
         pairs = []
         for token, amount in (body.logit_bias or {}).items():
-            known = token.isascii() and token.isdigit() and int(token[:12]) < self.lm.network.vocab_size
-            if not known or token != str(int(token)):  # 01 would be a second spelling of 1
+            # Python reads no number of thousands of digits, and 01 would be a second spelling of 1.
+            plain = len(token) <= 12 and token.isascii() and token.isdigit() and token == str(int(token))
+            if not plain or int(token) >= self.lm.network.vocab_size:
                 raise MistakeError("logit_bias", f"{token[:40]!r} is not a token id of the model")
             pairs.append((int(token), float(amount)))
         return tuple(sorted(pairs))

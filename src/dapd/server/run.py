@@ -13,6 +13,7 @@ import uvicorn
 from dapd.generation import DiffusionLM
 from dapd.server.app import make_app
 from dapd.server.config import Config
+from dapd.server.connection import Connection
 from dapd.server.engine import Engine
 
 CONNECTIONS = 1024
@@ -23,13 +24,20 @@ class DrainingServer(uvicorn.Server):
     requests no more time, and one more signal ends the server without answering them."""
 
     def __init__(
-        self, config: uvicorn.Config, engine: Engine, drain_seconds: float, listening: Callable[[int], None]
+        self,
+        config: uvicorn.Config,
+        engine: Engine,
+        drain_seconds: float,
+        listening: Callable[[int], None],
+        close: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self.engine = engine
         self.patience = drain_seconds
         self.listening = listening
         """Called with the port as soon as clients are answered."""
+        self.close_front = close
+        """Called when requests that are still being read are to be refused."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
@@ -51,16 +59,19 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(0.05)
         # Requests that are not finished get an error before their connections are closed.
         await asyncio.to_thread(self.engine.stop)
+        self.close_front()
         self.should_exit = True
 
 
 def serve(lm: DiffusionLM, config: Config, tell: Callable[[str], None] = lambda text: None) -> None:
     """Serve a model until a signal ends it; `tell` is called with its address as soon as it answers."""
     engine = Engine(lm, config.limits)
+    app = make_app(lm, engine, config)
     settings = uvicorn.Config(
-        make_app(lm, engine, config),
+        app,
         host=config.host,
         port=config.port,
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -71,4 +82,4 @@ def serve(lm: DiffusionLM, config: Config, tell: Callable[[str], None] = lambda 
     def listening(port: int) -> None:
         tell(f"{lm.name} on {lm.network.device}, at {config.url(port)} (Ctrl-C ends it)")
 
-    DrainingServer(settings, engine, config.limits.drain_seconds, listening).run()
+    DrainingServer(settings, engine, config.limits.drain_seconds, listening, app.state.close).run()
