@@ -238,6 +238,7 @@ def test_the_same_input_gives_the_same_bytes(folder, tmp_path):
     [
         (("heatmop", "{f}/fast-dllm.jsonl"), "did you mean 'heatmap'?"),
         (("heatmap", "{f}/fast-dllm.jsonl", "-o", "figure.gif"), ".png, .svg or .pdf"),
+        (("heatmap", "{f}/fast-dllm.jsonl", "-o", "."), "error: .: figures are written as"),
         (("heatmap",), "at least one trace file"),
         (("heatmap", "{f}/none.jsonl"), "cannot read a trace"),
         (("heatmap", "{f}/summary.json"), "not a dapd trace"),
@@ -278,6 +279,7 @@ def test_the_view_command(folder, tmp_path):
     for args, wrong in (
         ((folder / "summary.json", "-o", out), "not a dapd trace"),
         ((folder / "fast-dllm.jsonl", "-o", tmp_path / "page.pdf"), "written as .html"),
+        ((folder / "fast-dllm.jsonl", "-o", "."), "error: .: the page is written as .html"),
         ((folder / "fast-dllm.jsonl", "--row", 7, "-o", out), "there is no row 7"),
     ):
         code, _, errors = command("view", *args)

@@ -209,7 +209,7 @@ def plain(text: str) -> str:
 def check_suffix(path: Path) -> None:
     """Refuse a file that no figure can be written to, before anything costly is computed."""
     if path.suffix.lower() not in SUFFIXES:
-        raise DapdError(f"{path.name}: figures are written as .png, .svg or .pdf")
+        raise DapdError(f"{path}: figures are written as .png, .svg or .pdf")
 
 
 def save(figure: Any, path: Path) -> None:
