@@ -413,7 +413,7 @@ def test_figures_are_drawn_on_the_callers_axes(kind, tmp_path):
         draw()
 
 
-@pytest.mark.parametrize("name", [r"$\frac{$", "$", "a$b$c", r"\$x$", "%d{}\n\t", "日本 🙂"])
+@pytest.mark.parametrize("name", [r"$\frac{$", "$", "a$b$c", r"\$x$", "%d{}\n\t", "日本 🙂", "caf\udce9"])
 def test_any_name_of_a_strategy_can_be_drawn(name, tmp_path):
     odd = [trace([[2], [0, 3]], name), trace([[2], [0, 3]], name, width=3)]
     for number, draw in enumerate((decoding.trajectory, decoding.heatmap, decoding.segments)):

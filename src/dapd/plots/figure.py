@@ -202,8 +202,9 @@ def sheet(
 
 
 def plain(text: str) -> str:
-    """Escape the dollar signs of a text, which would begin a formula."""
-    return text.replace("$", r"\$")
+    """Escape the dollar signs of a text, which would begin a formula. What is not UTF-8 is shown as question marks:
+    matplotlib fails on it."""
+    return text.encode(errors="replace").decode().replace("$", r"\$")
 
 
 def check_suffix(path: Path) -> None:
