@@ -105,6 +105,7 @@ def test_the_same_prompt_in_every_form(tiny):
         (torch.tensor([[1, 2], [3, 4]]), "these are several prompts"),
         (["hi", "so"], "these are several prompts"),
         ([104, 2**70], "outside of the model's vocabulary"),
+        ("half \ud800", "the text is not UTF-8 at character 6"),
     ],
 )
 def test_prompts_of_another_form(tiny, prompt, said):
@@ -147,6 +148,17 @@ def test_a_batch_is_its_rows(tiny, strategy):
     for prompt, done in zip(prompts, together, strict=True):
         alone = tiny.generate(prompt, strategy=strategy, max_new_tokens=12)
         assert (done.ids, done.nfe, done.prompt_ids) == (alone.ids, alone.nfe, list(prompt.encode()))
+
+
+@pytest.mark.parametrize("template", ["It is.", "It is [MASK*0].", "It is [mask*3]."])
+def test_a_template_without_masks_is_told_how_to_write_them(tiny, template):
+    with pytest.raises(DapdError, match=r"has no \[MASK\]: there is nothing to fill; \[MASK\*5\] stands for five"):
+        tiny.infill(template)
+
+
+def test_halves_of_characters_are_refused_in_messages(chatty):
+    with pytest.raises(DapdError, match="the text is not UTF-8 at character 1"):
+        chatty.generate([{"role": "user", "content": "\ud800"}], max_new_tokens=4)
 
 
 def test_messages(chatty):

@@ -50,6 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rules.py").write_text(SOURCE, encoding="utf-8")
+    (tmp_path / "folder").mkdir()
     return tmp_path
 
 
@@ -75,6 +76,12 @@ def test_an_object_is_taken_as_it_is(here: Path) -> None:
         ("no_such_module:Two", "cannot be imported: ModuleNotFoundError"),
         ("absent.py:Two", "there is no file absent.py"),
         ("my_rules.py", "say what to take from it, as in my_rules.py:NAME"),
+        ("my_rules.py:", "say what to take from it, as in my_rules.py:NAME"),
+        ("folder:Two", "folder is a folder of modules; name one of them, as in folder.my_module:Mine"),
+        ("builtins:dict", "does not say which arguments it takes"),
+        ("original:k", "in 'original:k', 'k' is not of the form field=value"),
+        ("fast-dllm:threshold", "in 'fast-dllm:threshold', 'threshold' is not of the form field=value"),
+        ("klass@llada/gsm8k:kl", "'kl' is not of the form field=value"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(here: Path, name: str, words: str) -> None:
@@ -347,6 +354,7 @@ def test_a_value_may_hold_a_colon_and_device_and_dtype_arrive(models: Path) -> N
         ("no_such_module:make", "the module no_such_module cannot be imported: ModuleNotFoundError"),
         ("absent.py:make", "there is no file absent.py"),
         ("my_models.py", "say what to take from it, as in my_models.py:NAME"),
+        ("my_models.py:", "say what to take from it, as in my_models.py:NAME"),
         ("my_models:missing", "my_models has no 'missing'"),
         ("my_models:nothing", "gave a NoneType without profile, vocab_size"),
         ("my_models:half", "gave a Linear without profile, .*, device, graphable; a model is a dapd.DiffusionLM"),
@@ -367,6 +375,14 @@ def test_what_is_wrong_with_a_model_is_said_in_a_line(models: Path, name: str, w
     with pytest.raises(DapdError, match=words) as caught:
         load_named(name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_lab_is_no_module(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(models)])
+    monkeypatch.delitem(sys.modules, "lab", raising=False)  # these tests have a folder of that name
+    for name in ("lab:any_text", "lab:any"):
+        with pytest.raises(DapdError, match=f"unknown model '{name}': no such folder; did you mean 'lab:any-text'?"):
+            load_named(name)
 
 
 def test_options_that_would_be_ignored_are_refused(models: Path) -> None:

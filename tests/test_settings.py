@@ -167,6 +167,7 @@ def test_paper_setting_with_a_changed_field():
         ("fastdllm", "fast-dllm"),
         ("klas", "klass"),
         ("eb_sampler", "eb-sampler"),
+        ("FAST-DLLM", "fast-dllm"),
         ("dapd-staged@llada/gsm8", "dapd-staged@llada/gsm8k"),
         ("klass@dream/math", "klass@dream/math500"),
     ],

@@ -17,8 +17,9 @@ class StrategyContractError(DapdError):
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> DapdError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    written = {one.casefold(): one for one in names}
+    near = difflib.get_close_matches(name.casefold(), written, n=1)
+    hint = f"did you mean {written[near[0]]!r}? " if near else ""
     return DapdError(f"unknown {kind} {name!r}; {hint}allowed: {', '.join(names) or 'none'}")
 
 

@@ -19,7 +19,7 @@ from dapd.decoding import Constraint, Options, Recordings, Reuse, Step, decode
 from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError
 from dapd.models import MaskedLM, TransformerConfig
-from dapd.models.chat import Messages
+from dapd.models.chat import Messages, check_text
 from dapd.models.source import LoadedModel, open_model, random_model
 from dapd.models.tokenizer import Tokenizer
 from dapd.settings import DEFAULT_STRATEGY, Setting, as_setting, describe, with_fields
@@ -344,6 +344,8 @@ class DiffusionLM:
         """
         if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool):
             raise DapdError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number")
+        if isinstance(prompt, str):
+            check_text(prompt)
         ids, closing = self.tokenizer.frame(prompt) if isinstance(prompt, str) else (self.encode(prompt), [])
         self._check_prompt([*ids, *closing])
         self._check_length(len(ids) + max_new_tokens + len(closing))
@@ -360,10 +362,11 @@ class DiffusionLM:
     def template(self, template: str | Ids, prompt: Prompt | None = None) -> Canvas:
         """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids, behind a prompt if there is one."""
         if isinstance(template, str):
+            check_text(template)
             # A number of more digits is too large in any case, and Python reads no text of thousands of them.
             counts = [int((mark.group(1) or "1")[:19]) for mark in MASK_MARK.finditer(template)]
-            if not counts:
-                raise DapdError("the template has no [MASK]: there is nothing to fill")
+            if not sum(counts):
+                raise DapdError("the template has no [MASK]: there is nothing to fill; [MASK*5] stands for five masks")
             self._check_length(sum(counts))
             ids = self.tokenizer.encode_masked(MASK_MARK.split(template)[::2], counts, special=prompt is None)
         else:
@@ -387,6 +390,7 @@ class DiffusionLM:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt."""
         if isinstance(prompt, str):
+            check_text(prompt)
             ids = self.tokenizer.encode(prompt)
         elif not hasattr(prompt, "tolist") and _is_chat(prompt):
             ids = self.tokenizer.chat(prompt)  # type: ignore[arg-type]

@@ -38,7 +38,13 @@ def load_named(
     if dtype is not None and "dtype" not in own.parameters(name):
         raise DapdError(f"{name} has no parameter `dtype`, so that --dtype would change nothing; leave it out")
     asked = {key: value for key, value in (("device", device), ("dtype", dtype)) if value is not None}
-    model = as_model(source, own.make(name, texts, asked))
+    try:
+        made = own.make(name, texts, asked)
+    except own.NoModuleError:
+        if source.startswith("lab:"):  # lab:any_text has the form of a name in a module
+            return load(source)
+        raise
+    model = as_model(source, made)
     if device is not None and model.network.device.type != torch.device(device).type:
         raise DapdError(
             f"the model of {name} is on {model.network.device}, not on {device}; give {name} a parameter `device`, or "

@@ -165,13 +165,25 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
 def named(name: str) -> Setting:
     """A setting by its name on the command line: one that `setting` knows, or a strategy of the user's own."""
     if not own.is_own(name):
+        _check_spec(name)
         return setting(name)
-    strategy = own.make(name)
+    try:
+        strategy = own.make(name)
+    except own.NoModuleError:
+        _check_spec(name)
+        raise
     if isinstance(strategy, Setting):
         return strategy
     if not callable(getattr(strategy, "select", None)):
         raise DapdError(f"{name} is no strategy: it has no method `select`; see docs/strategies.md")
     return Setting(strategy)
+
+
+def _check_spec(name: str) -> None:
+    """Refuse the name of a setting with a field behind it that has no value: `fast-dllm:threshold`."""
+    known, colon, field = name.partition(":")
+    if colon and (known in PRESETS or known in PAPER):
+        split_pair(field, f"in {name!r},")
 
 
 def read_settings(spec: str, pairs: Iterable[str], usual: Options | None = None) -> tuple[Setting, Options]:

@@ -156,3 +156,10 @@ def test_chatting_and_serving_refuse_in_one_line(tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="the server needs dapd[serve]")
     assert "API keys" in fails("serve", "-m", "random:tiny-llada", "--host", "0.0.0.0")
     assert "cannot read API keys" in fails("serve", "--keys", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("group", [[], ["lab"], ["mrf"], ["bench"], ["parallelbench"]])
+def test_a_group_of_commands_alone_lists_them(group: list[str]) -> None:
+    shown = CliRunner().invoke(app, group)
+    assert shown.exit_code == 2
+    assert "Commands" in shown.output

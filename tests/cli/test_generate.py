@@ -140,7 +140,7 @@ def test_prompts_of_the_lab_alone_and_several() -> None:
         assert "--json to a .jsonl file, which `dapd batch` reads" in str(refused.exception)
     lines = asked("-t", "latin, shuffle", "-t", "tied", "--json").output.splitlines()
     assert [json.loads(line)["task"] for line in lines] == ["latin", "shuffle", "tied"]
-    assert "latin" in asked("-t", "latin").output
+    assert f"{example.prompt}\n\n{example.answer}\n" in asked("-t", "latin").output  # apart, where nothing is dimmed
 
 
 def test_another_prompt_has_no_room_of_its_own() -> None:

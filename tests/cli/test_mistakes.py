@@ -102,6 +102,10 @@ def test_a_prompt_that_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with path.open(encoding="utf-8") as file:
         monkeypatch.setattr(sys, "stdin", file)
         assert "cannot read the prompt from standard input" in fails(main, *options)
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:  # standard input in the locale C.UTF-8
+        monkeypatch.setattr(sys, "stdin", file)
+        assert "the text is not UTF-8 at character 4" in fails(main, *options)
+    assert "the text is not UTF-8 at character 4" in fails(main, *options, "--template", "caf\udce9 [MASK]")
 
 
 HUGE = "9" * 30

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from dapd.cli import tables
+from dapd.cli import info, tables
 from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.io.table import Table, write_tables
@@ -35,6 +35,19 @@ def test_no_column_is_lost_on_a_narrow_screen(width: int) -> None:
 def test_a_table_of_words_alone_is_one_part() -> None:
     table = Table(("a", "b"), [("x" * 50, "y" * 50)], words=2)
     assert [part.rows for part in tables.parts(table, 40)] == [[["x" * 50, "y" * 50]]]
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_names_are_whole_on_a_narrow_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there to be copied: a name that ends in dots is none."""
+    out = io.StringIO()
+    monkeypatch.setattr(info, "console", Console(file=out, width=width))
+    for show in (info.models, info.doctor, lambda: info.strategies(None), lambda: info.strategies(None, paper=True)):
+        show()
+    assert "\u2026" not in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    info.strategies("dapd-staged")
+    assert "\u2026" not in out.getvalue()
 
 
 def test_several_tables_in_a_file(tmp_path: Path) -> None:

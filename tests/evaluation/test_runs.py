@@ -114,6 +114,8 @@ def test_processes_append_without_mixing_their_lines(tmp_path: Path) -> None:
 def test_difference_names_fields() -> None:
     assert difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": None}) == ["a.c: 2 there, 3 here"]
     assert difference(SETUP, SETUP) == []
+    renamed = difference({"a": {"name": "x", "b": 1}, "c": 1}, {"a": {"name": "y", "d": 2}, "c": 2})
+    assert renamed == ["a.name: 'x' there, 'y' here", "c: 1 there, 2 here"]
 
 
 def test_the_environment_is_written_down(tmp_path: Path) -> None:

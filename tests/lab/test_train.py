@@ -382,9 +382,15 @@ def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*options, "--resume"])
     assert "no state to resume" in str(result.exception)
     trainer(run).state.save(run)
-    (run / "settings.json").write_text("{}")
-    result = CliRunner().invoke(app, [*options, "--resume"])
-    assert "other settings" in str(result.exception)
+    for damaged in ("", "[]"):
+        (run / "settings.json").write_text(damaged)
+        result = CliRunner().invoke(app, [*options, "--resume"])
+        assert isinstance(result.exception, DapdError)
+        assert "settings.json is missing or damaged" in str(result.exception)
+    before = {key: value for key, value in vars(TrainSettings()).items() if key not in ("minutes", "reserve")}
+    (run / "settings.json").write_text(json.dumps({**before, "steps": 7}))
+    result = CliRunner().invoke(app, [*options, "--set", "steps=8", "--resume"])
+    assert "other settings (steps: 7 there, 8 here)" in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 

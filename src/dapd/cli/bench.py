@@ -30,7 +30,10 @@ from dapd.models.fp8 import check_fp8
 from dapd.own_models import load_named
 from dapd.settings import named
 
-app = typer.Typer(help="Measure: forward passes, steps, whole generations; lists are separated by commas.")
+app = typer.Typer(
+    help="Measure: forward passes, steps, whole generations; lists are separated by commas.",
+    no_args_is_help=True,
+)
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="As in `dapd generate`; random:lab too, with the lab's shape.")

@@ -15,7 +15,10 @@ from dapd.evaluation.parallelbench import EXACT, GROUPS, Batch, Tools, gold_scor
 from dapd.io.table import Table
 from dapd.io.wording import plural
 
-app = typer.Typer(help="ParallelBench: check its scorers, make new instances; `dapd paper -t parallelbench` runs it.")
+app = typer.Typer(
+    help="ParallelBench: check its scorers, make new instances; `dapd paper -t parallelbench` runs it.",
+    no_args_is_help=True,
+)
 
 
 @app.command("gold")

@@ -17,7 +17,8 @@ from rich.markup import escape
 from dapd.cli import crew, tables
 from dapd.decoding.sampling import EosPolicy
 from dapd.errors import DapdError, unknown
-from dapd.io.files import check_writable, make_folder, write_text
+from dapd.evaluation.runs import difference
+from dapd.io.files import check_writable, make_folder, parse_json, write_text
 from dapd.io.table import Table
 from dapd.io.wording import plural
 from dapd.lab import tasks
@@ -81,7 +82,7 @@ def prompts(
             print(json.dumps({"task": example.task, "prompt": example.prompt, "answer": example.answer}))
         else:
             console.rule(f"[bold]{example.task}", align="left")
-            console.print(escape(example.prompt), soft_wrap=True, highlight=False)
+            console.print(f"{escape(example.prompt)}\n", soft_wrap=True, highlight=False)
             console.print(f"[dim]{escape(example.answer)}", soft_wrap=True, highlight=False)
 
 
@@ -132,8 +133,13 @@ def _claim(run: Path, settings: TrainSettings, resume: bool, state: str) -> None
     if (run / state).is_file():
         if not resume:
             raise DapdError(f"{run} holds a run already: go on with --resume, or give another folder")
-        if json.loads(kept.read_text(encoding="utf-8")) != wanted:
-            raise DapdError(f"{run} holds a run with other settings ({kept}); it cannot be resumed with these")
+        try:
+            differ = difference(parse_json(kept.read_bytes()), wanted)
+        except (OSError, ValueError, AttributeError):
+            raise DapdError(f"{kept} is missing or damaged, so that {run} cannot be resumed; move the folder") from None
+        if differ:
+            said = ", ".join(differ)
+            raise DapdError(f"{run} holds a run with other settings ({said}); --resume takes those of {kept}")
     elif resume:
         raise DapdError(f"{run} holds no state to resume from")
     _write(kept, wanted)

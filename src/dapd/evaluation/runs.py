@@ -154,8 +154,15 @@ def read_records(path: Path) -> list[Record]:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The fields in which two set-ups disagree, in words."""
-    return [f"{name}: {old!r} there, {new!r} here" for name, (old, new) in disagreements(before, now).items()]
+    """The fields in which two set-ups disagree, in words. Where a part of them has another name, such as the strategy,
+    its other fields go without saying."""
+    apart = disagreements(before, now)
+    renamed = tuple(field.removesuffix("name") for field in apart if field.endswith(".name"))
+    return [
+        f"{field}: {old!r} there, {new!r} here"
+        for field, (old, new) in apart.items()
+        if field.endswith(".name") or not field.startswith(renamed)
+    ]
 
 
 def disagreements(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

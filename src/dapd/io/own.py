@@ -32,6 +32,10 @@ _sources: set[str] = set()
 """The files of the user's own code that were loaded so far, by the names that tracebacks show."""
 
 
+class NoModuleError(DapdError):
+    """There is no module of the name before the colon, or no more than a folder."""
+
+
 class CrashError(DapdError):
     """Code of the user's own failed in another process, which sent this account of it (see `crash`)."""
 
@@ -39,7 +43,7 @@ class CrashError(DapdError):
 def is_own(name: str) -> bool:
     """Whether a name has the form in which code of the user's own is named."""
     module, colon, attribute = name.rpartition(":")
-    if name.endswith(".py"):  # a file alone: `find` says what is missing
+    if name.endswith((".py", ".py:")):  # a file alone: `find` says what is missing
         return True
     return bool(colon) and attribute.isidentifier() and (module.endswith(".py") or _is_module(module))
 
@@ -79,8 +83,9 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
 
 def find(name: str) -> Any:
     """The object that a name stands for."""
-    if name.endswith(".py"):
-        raise DapdError(f"{name} is a file; say what to take from it, as in {name}:NAME")
+    if name.endswith((".py", ".py:")):
+        file = name.removesuffix(":")
+        raise DapdError(f"{file} is a file; say what to take from it, as in {file}:NAME")
     module, _, attribute = name.rpartition(":")
     source = _from_file(Path(module)) if module.endswith(".py") else _from_path(module)
     if not hasattr(source, attribute):
@@ -177,8 +182,13 @@ def _from_path(name: str) -> ModuleType:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        raise DapdError(f"the module {name} cannot be imported: {account(error)}") from None
-    _sources.add(str(module.__file__))
+        kind = NoModuleError if isinstance(error, ModuleNotFoundError) and error.name == name else DapdError
+        raise kind(f"the module {name} cannot be imported: {account(error)}") from None
+    source = getattr(module, "__file__", None)  # a folder and a module that Python is built with have none
+    if source is None and hasattr(module, "__path__"):
+        raise NoModuleError(f"{name} is a folder of modules; name one of them, as in {name}.my_module:Mine")
+    if source is not None:
+        _sources.add(source)
     return module
 
 

@@ -61,5 +61,5 @@ def write_tables(path: Path, tables: Sequence[Table]) -> Path:
 def check_table_file(path: Path) -> None:
     """Refuse a file that a table cannot be written to, before the minutes that making the table may take."""
     if path.suffix.lower() not in (".csv", ".tex", ".md"):
-        raise DapdError(f"{path.name}: tables are written as .csv, .tex or .md")
+        raise DapdError(f"{path}: tables are written as .csv, .tex or .md")
     check_writable(path)

@@ -22,6 +22,17 @@ def check_messages(messages: Messages) -> None:
             raise DapdError(f'message {number} is not of the form {{"role": ..., "content": ...}}')
         if message["role"] not in ROLES:
             raise unknown(f"role of message {number}", str(message["role"]), ROLES)
+        check_text(str(message["content"]))
+
+
+def check_text(text: str) -> None:
+    """Refuse halves of characters, which no tokenizer takes: bytes that are not UTF-8 arrive as such from a command
+    line or standard input, and JSON can write them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = error.start + 1
+        raise DapdError(f"the text is not UTF-8 at character {place} (surrogates not allowed); convert it") from None
 
 
 def read_prompt(value: Any, where: str) -> str | list[Message]:

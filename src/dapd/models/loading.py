@@ -192,7 +192,7 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     if folder.exists():
         raise DapdError(f"{folder} is a file; a model is a folder with config.json and safetensors weights")
     known = [name for a in ARCHITECTURES.values() for name in a.hub_ids]
-    candidates = ["lab", *known]
+    candidates = ["lab", "lab:any-text", *known]
     near = difflib.get_close_matches(str(source), [*candidates, *(name.split("/")[1] for name in known)], n=1)
     other = [name for name in candidates if near and name.endswith(near[0]) and name != str(source)]
     hint = "".join(f"; did you mean {name!r}?" for name in other)

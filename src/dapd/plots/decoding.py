@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def trajectory(
     grid = Grid(len(traces), columns, (WIDE if columns > 1 else 4.6, 2.15 * lines + 0.35), sharey=True)
     with sheet(path, grid, axes, layout) as drawing:
         for axis, trace, label in zip(drawing.axes, traces, labels(traces), strict=True):
-            steps = max(1, round(until * trace.nfe))
+            steps = ceil(until * trace.nfe - 1e-9)  # 0.07 of 100 passes are 7, not 8
             image = _picture(axis, births(trace), torch.arange(steps) / trace.nfe, steps / trace.nfe, until)
             axis.set_title(plain(f"{label} ({trace.nfe} pass{'es' * (trace.nfe > 1)})"))
         drawing.outer_labels("token position", "progress (% of passes)")
@@ -121,13 +122,14 @@ def unmasked(born: Float[Tensor, " slots"], points: Float[Tensor, " points"]) ->
 
 
 def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) -> Any:
-    """Draw the slots across and progress down to `end`; colours reach to `until`, so that panels can share them."""
+    """Draw the slots across and progress down to `end`. The axis and the colours reach to `until`, so that panels can
+    share them; what is behind it is cut off."""
     for side in axis.spines.values():
         side.set_visible(True)
         side.set_color("#bbbbbb")
     axis.tick_params(length=2.5, color="#bbbbbb")
     axis.grid(visible=False)
-    return axis.imshow(
+    image = axis.imshow(
         100 * unmasked(born, points),
         aspect="auto",
         interpolation="nearest",
@@ -136,6 +138,8 @@ def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) 
         vmax=100 * until,
         extent=(0, len(born), 100 * end, 0),
     )
+    axis.set_ylim(100 * until, 0)
+    return image
 
 
 def by_decoder(traces: Sequence[Trace]) -> dict[str, list[Trace]]:

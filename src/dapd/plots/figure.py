@@ -202,14 +202,15 @@ def sheet(
 
 
 def plain(text: str) -> str:
-    """Escape the dollar signs of a text, which would begin a formula."""
-    return text.replace("$", r"\$")
+    """Escape the dollar signs of a text, which would begin a formula. What is not UTF-8 is shown as question marks:
+    matplotlib fails on it."""
+    return text.encode(errors="replace").decode().replace("$", r"\$")
 
 
 def check_suffix(path: Path) -> None:
     """Refuse a file that no figure can be written to, before anything costly is computed."""
     if path.suffix.lower() not in SUFFIXES:
-        raise DapdError(f"{path.name}: figures are written as .png, .svg or .pdf")
+        raise DapdError(f"{path}: figures are written as .png, .svg or .pdf")
 
 
 def save(figure: Any, path: Path) -> None:

@@ -37,7 +37,7 @@ STEPS = "viridis_r"
 
 def style(family: str) -> dict[str, Any]:
     """Colour and marker of a decoder."""
-    place = list(COLOURS).index(family) if family in COLOURS else crc32(family.encode()) >> 16
+    place = list(COLOURS).index(family) if family in COLOURS else crc32(family.encode(errors="replace")) >> 16
     return {"color": colour(family), "marker": MARKERS[place % len(MARKERS)]}
 
 
@@ -45,7 +45,7 @@ def colour(family: str) -> str:
     """A decoder's colour. A user's own decoder gets it from its name, so that it is the same in every figure."""
     if family in COLOURS:
         return COLOURS[family]
-    return OWN[crc32(family.encode()) % len(OWN)]
+    return OWN[crc32(family.encode(errors="replace")) % len(OWN)]
 
 
 def family(trace: Trace) -> str:

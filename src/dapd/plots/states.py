@@ -18,6 +18,9 @@ COLUMNS = 104
 POINTS = (0.25, 0.5, 0.75, 1.0)
 LINE = 0.135
 """Height of a line, in inches."""
+FONT = 7.2
+"""Size of the letters, in points: a whole number of pixels in a .png. Other sizes are rounded up to one, and long
+tokens would run over their boxes."""
 MOST_TOKENS = 400
 MOST_TRACES = 4
 MASKED = "#e4e7eb"
@@ -40,7 +43,10 @@ def states(
     layout: Layout = AS_IT_COMES,
     axes: Sequence[Any] | None = None,
 ) -> None:
-    """A panel for each quarter of the passes, trace by trace: tokens where they are decided, and boxes for the rest."""
+    """A panel for each quarter of the passes, trace by trace: tokens where they are decided, and boxes for the rest.
+
+    A decoding of fewer than four passes has a panel for each of them; on a caller's axes it has four all the same.
+    """
     check(traces, path, 1.0)
     if len(traces) > MOST_TRACES:
         raise DapdError(f"{len(traces)} texts cannot be read in one figure; give at most {MOST_TRACES} (--row picks)")
@@ -48,12 +54,15 @@ def states(
         raise DapdError(f"the states of at most {MOST_TOKENS} new tokens can be read in a figure")
     texts = [list(placed(trace)) for trace in traces]
     lines = max(tokens[-1].line for tokens in texts) + 1
-    panels = len(POINTS) * len(traces)
+    shown = [[max(1, round(point * trace.nfe)) for point in POINTS] for trace in traces]
+    if axes is None:
+        shown = [list(dict.fromkeys(passes)) for passes in shown]
+    panels = sum(map(len, shown))
     size = (WIDE, panels * (lines * LINE + 0.35) + 0.6)
     with sheet(path, Grid(panels, 1, size), axes, layout) as drawing:
         panel = iter(drawing.axes)
-        for trace, tokens, label in zip(traces, texts, labels(traces), strict=True):
-            for passes in [max(1, round(point * trace.nfe)) for point in POINTS]:
+        for trace, tokens, label, ends in zip(traces, texts, labels(traces), shown, strict=True):
+            for passes in ends:
                 axis = next(panel)
                 _panel(axis, trace, tokens, passes)
                 axis.set_xlim(0, COLUMNS + 2)
@@ -99,7 +108,7 @@ def _panel(axis: Any, trace: Trace, tokens: Sequence[Token], passes: int) -> Non
             red, green, blue = shade[:3]
             ink = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.45 else "white"
             place = (token.column, token.line + 0.5)
-            look = {"family": "monospace", "fontsize": 7.4, "va": "center_baseline", "parse_math": False}
+            look = {"family": "monospace", "fontsize": FONT, "va": "center_baseline", "parse_math": False}
             axis.text(*place, token.text, color=ink, **look)
 
 

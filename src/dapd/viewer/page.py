@@ -37,7 +37,7 @@ def write_page(path: str | Path, traces: Sequence[Trace], title: str | None = No
     """Write traces as one self-contained page that plays them side by side."""
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise DapdError(f"{path.name}: the page is written as .html")
+        raise DapdError(f"{path}: the page is written as .html")
     write_bytes(path, render(traces, title).encode("utf-8", "replace"))
 
 
