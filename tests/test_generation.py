@@ -797,7 +797,7 @@ def test_random_is_what_load_gives():
 def test_every_option_is_a_keyword_that_a_type_checker_knows():
     from typing import get_type_hints
 
-    from dapd.generation import LoopFields
+    from dapd.settings import LoopFields
 
     fields = {f.name: f.type for kind in (Options, Sampling) for f in dataclasses.fields(kind) if f.name != "sampling"}
     assert set(get_type_hints(LoopFields)) == set(fields)

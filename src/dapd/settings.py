@@ -6,14 +6,15 @@ import dataclasses
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypedDict
 
-from dapd.decoding.options import Options
-from dapd.decoding.sampling import Sampling
+from dapd.decoding.options import Options, Reuse
+from dapd.decoding.sampling import EosPolicy, Sampling
 from dapd.errors import DapdError, unknown
 from dapd.io import own
 from dapd.io.fields import check_fields, field_names, read, split_pair
 from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Threshold, TopK
+from dapd.strategies.base import Precision
 
 DEFAULT_STRATEGY = "dapd-direct"
 """Of the paper's two methods the one that takes fewer passes on the lab's tasks: on seven of ten less than a third of
@@ -128,6 +129,31 @@ ARGUMENTS = (
 )
 """Arguments of `generate` and its variants beside the loop's settings, among which a misspelt one arrives, and one that
 only another variant takes."""
+
+
+class LoopFields(TypedDict, total=False):
+    """The fields of `Options` and `Sampling`, which may be given to `generate` and its variants directly."""
+
+    block_length: int | None
+    n_blocks: int
+    reuse: Reuse | Literal["none", "prefix", "dual", "settled"]
+    refresh: int | None
+    refresh_until: int | None
+    settle: int
+    early_stop: bool
+    eos_run: float | None
+    confidence_dtype: Precision | None
+    seed: int | tuple[int, ...]
+    record_edges: bool
+    record_top: int
+    graphs: bool | None
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+    tempered_confidence: bool
+    eos: EosPolicy
+    suppress: tuple[int, ...]
+    bias: tuple[tuple[int, float], ...]
 
 
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:

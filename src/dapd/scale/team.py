@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from dapd.canvas import Canvas
 from dapd.decoding import Constraint, Options, Step
 from dapd.errors import DapdError
-from dapd.generation import AnyStrategy, Completion, DiffusionLM, R, T
+from dapd.generation import AnyStrategy, Completion, DiffusionLM
+from dapd.generation.model import R, T
 from dapd.models.devices import pick_device
 from dapd.scale.recipe import Recipe
 from dapd.scale.work import Call, Crew, Failure, Given, Order, Outcome, Worker
