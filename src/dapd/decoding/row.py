@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -97,16 +98,6 @@ class Row:
         """Every row has its own generator, so that rows which share its passes change nothing."""
         self._drawn: dict[str, Tensor] = {}
         """Random numbers for the next pass, by their purpose, once they are drawn."""
-        self.rule: Hashable = (
-            strategy if has_hash(strategy) else id(strategy),
-            options.sampling,
-            options.confidence_dtype,
-            self.eos_run,
-            options.record_edges,
-            options.record_top,
-            id(constraint),
-        )
-        """What rows must have in common for one call of `select` to decide them."""
         self._go_to_block_with_masks()
 
     @property
@@ -116,6 +107,19 @@ class Row:
     @property
     def done(self) -> bool:
         return self.block == len(self.blocks)
+
+    @cached_property
+    def rule(self) -> Hashable:
+        """What rows must have in common for one call of `select` to decide them."""
+        return (
+            self.strategy if has_hash(self.strategy) else id(self.strategy),
+            self.options.sampling,
+            self.options.confidence_dtype,
+            self.eos_run,
+            self.options.record_edges,
+            self.options.record_top,
+            id(self.constraint),
+        )
 
     @property
     def window(self) -> slice:
@@ -129,13 +133,10 @@ class Row:
     @property
     def choices(self) -> Bool[Tensor, " n"]:
         """The positions of the window that may be committed: the masks of the active block."""
-        window = self.window
         block = self.blocks[self.block]
-        if window == block:
-            return self.masked[window]
-        inside = torch.zeros(self.length, dtype=torch.bool)
-        inside[block] = True
-        return (self.masked & inside)[window]
+        choices = torch.zeros_like(self.masked)
+        choices[block] = self.masked[block]
+        return choices[self.window]
 
     @property
     def counts(self) -> tuple[int, ...]:
