@@ -637,6 +637,7 @@ def test_edges_are_recorded_on_request(tiny):
         ({"fixed": {0: 65.5}}, r"fixed is \{0: 65.5\}"),
         ({"fixed": {0: None}}, r"fixed is \{0: None\}"),
         ({"suppress": (264,)}, r"suppress names token id 264, outside of the vocabulary \(0..263\)"),
+        ({"options": {"seed": 1}}, r"options is \{'seed': 1\}; give dapd.Options"),
         ({"fixed": {0: MASK}}, "mask token"),
         ({"fixed": {0: 264}}, "264 is outside of the model's vocabulary"),
         ({"fixed": {0: -1}}, "-1 is outside of the model's vocabulary"),
@@ -650,6 +651,11 @@ def test_mistakes(arguments, words):
         model.generate("hi", **({"max_new_tokens": 8} | arguments))
 
 
+def test_something_must_be_left_to_predict(tiny):
+    with pytest.raises(DapdError, match="every token is suppressed"):
+        tiny.generate("hi", max_new_tokens=2, suppress=tuple(range(tiny.network.vocab_size)))
+
+
 @pytest.mark.parametrize("prompts", [[], (), torch.zeros(0, 3, dtype=torch.long)], ids=["list", "tuple", "tensor"])
 def test_no_prompts(tiny, prompts):
     with pytest.raises(DapdError, match="empty"):
@@ -659,6 +665,8 @@ def test_no_prompts(tiny, prompts):
 def test_a_text_is_not_a_list_of_its_letters(tiny):
     with pytest.raises(DapdError, match="give a list of texts"):
         tiny.generate_batch("hi")
+    with pytest.raises(DapdError, match="give a list of texts"):
+        tiny.infill_batch("h[MASK]")
 
 
 def test_arguments_that_only_other_calls_take(tiny):

@@ -158,6 +158,8 @@ class LoopFields(TypedDict, total=False):
 
 def with_fields(options: Options, fields: Mapping[str, Any]) -> Options:
     """Options with some fields, of their own or of their sampling, changed."""
+    if not isinstance(options, Options):
+        raise DapdError(f"options is {options!r}; give dapd.Options(...), or its fields directly")
     for name in fields:
         if name not in LOOP_FIELDS:
             raise _no_field_of_the_loop(name)

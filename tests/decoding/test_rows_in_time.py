@@ -27,6 +27,7 @@ from dapd import (
 from dapd.decoding import graphs
 from dapd.decoding.plan import PASS_COST
 from dapd.models import random
+from dapd.models.cache import KVPool
 from dapd.strategies import Dawn, DreamSchedule, Klass
 from decoding.rerun import Rerun
 from reference.models import IDS, build, shape
@@ -341,6 +342,36 @@ def test_what_is_not_a_number_does_not_outlive_its_row(reuse, recorded):
     assert [step.row for step in steps] == ["good"] * 8
 
 
+def test_a_row_for_whose_keys_there_is_no_memory_leaves_alone(monkeypatch):
+    small, large = (Canvas.blank(prompt, 8, mask_id=IDS.mask_id) for prompt in ([3, 7], [3] * 40))
+    decoder = Decoder(model("llada"))
+    decoder.admit(small, TopK(), Options(reuse="dual"), name="small")
+    first = decoder.step()
+    monkeypatch.setattr(KVPool, "grown", lambda self, rows, length: 1 / 0)
+    decoder.admit(large, TopK(), Options(reuse="dual"), name="large")
+    decoder.admit(large, TopK(), name="keeps nothing")
+    rest = [step for steps in iter(decoder.step, []) for step in steps]
+    assert {name: type(error) for name, error in decoder.failures.items()} == {"large": ZeroDivisionError}
+    alone = list(decode(model("llada"), [small], TopK(), Options(reuse="dual")))
+    mine = [step for step in [*first, *rest] if step.row == "small"]
+    assert [step.canvas.tokens.tolist() for step in mine] == [step.canvas.tokens.tolist() for step in alone]
+    assert sum(step.row == "keeps nothing" for step in rest) == 8
+
+
+def test_a_row_that_was_cancelled_is_not_decoded_again_when_its_pass_fails(monkeypatch):
+    decoder = Decoder(model("llada"), Recordings(Rerun()))
+    for name in ("gone", "stays"):
+        decoder.admit(Canvas.blank((3, 7), 8, mask_id=IDS.mask_id), TopK(), name=name)
+    while not decoder.ahead:
+        decoder.step()
+    decoder.cancel("gone")
+    monkeypatch.setattr(graphs.Flight, "wait", lambda self: 1 / 0)
+    before = decoder.columns_needed
+    assert [step.row for step in decoder.step()] == ["stays"]
+    assert decoder.columns_needed == before + decoder.rows[0].length
+    assert not decoder.failures
+
+
 def test_cancelled_rows_are_gone_by_the_next_pass():
     network = Scripted(rising)
     decoder = Decoder(network, places=1)
@@ -450,6 +481,7 @@ def test_nor_does_it_change_a_run_of_eos_or_the_likeliest_tokens():
     assert step.top.token.flatten().tolist() == [1, EOS, EOS]
 
 
-def test_places_must_be_at_least_one():
-    with pytest.raises(ValueError, match="places is 0"):
-        Decoder(Scripted(rising), places=0)
+@pytest.mark.parametrize("places", [0, 1.5, "2"])
+def test_places_are_at_least_one(places):
+    with pytest.raises(ValueError, match=f"places is {places}; it must be a whole number of at least 1"):
+        Decoder(Scripted(rising), places=places)

@@ -51,8 +51,8 @@ class Decoder:
     """
 
     def __init__(self, model: MaskedLM, recordings: Recordings | None = None, places: int | None = None) -> None:
-        if places is not None and places < 1:
-            raise DapdError(f"places is {places}; it must be at least 1")
+        if places is not None and (not isinstance(places, int) or places < 1):
+            raise DapdError(f"places is {places}; it must be a whole number of at least 1")
         if not model.graphable:
             recordings = None
         self.model = model
@@ -105,7 +105,11 @@ class Decoder:
         with on_device(self.model.device):
             while self.waiting and self._has_place():
                 self.rows.append(self.waiting.popleft())
-            self._make_room()
+            try:
+                self._make_room()
+            except Exception as error:  # too little memory for the rows that have just come: the others have theirs
+                for row in [row for row in self.rows if row.keeps and row.place is None]:
+                    self._fail(row, error)
             ahead = self.ahead
             self.ahead = []
             on_their_way = {row for launch in ahead for row in launch.plan.rows}
@@ -165,7 +169,7 @@ class Decoder:
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
         """After a pass that failed, run each of its rows alone, so that only those leave which fail by themselves."""
         if len(rows) > 1:
-            return [step for row in rows for step in self._pass([row])]
+            return [step for row in rows if row in self.rows for step in self._pass([row])]
         self._fail(rows[0], error)
         return []
 

@@ -296,6 +296,8 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
             raise DapdError(
                 f"{name} names token id {outside[0]}, outside of the vocabulary (0..{model.vocab_size - 1})"
             )
+    if len(sampling.banned(model.profile)) >= model.vocab_size:
+        raise DapdError("every token is suppressed: there is nothing left to predict")
     if row.constraint is not None:
         row.constraint.check(canvas)
     if row.needs.attention is not None and not model.n_layers:

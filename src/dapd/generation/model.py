@@ -130,7 +130,7 @@ class DiffusionLM(TextModel):
         """
         canvas = self.canvas(prompt, max_new_tokens, fixed)
         form = self.form(regex, json_schema)
-        options = as_setting(strategy).with_blocks(with_fields(options or Options(), fields))
+        options = as_setting(strategy).with_blocks(with_fields(Options() if options is None else options, fields))
         feed = None if streamer is None else Feed(streamer, canvas, options)
         watchers = [] if on_step is None else [on_step]
         if feed is not None:
@@ -165,7 +165,7 @@ class DiffusionLM(TextModel):
         if not len(prompts):
             raise DapdError("no prompts: the list is empty; give at least one")
         canvases = [self.canvas(prompt, max_new_tokens, fixed) for prompt in prompts]
-        options = with_fields(options or Options(), fields)
+        options = with_fields(Options() if options is None else options, fields)
         watchers = [] if on_step is None else [on_step]
         done = self.complete(
             canvases,
@@ -204,8 +204,10 @@ class DiffusionLM(TextModel):
         **fields: Unpack[LoopFields],
     ) -> list[Completion]:
         """Fill the masks of several texts, in their order; see `infill`."""
+        if isinstance(templates, str):
+            raise DapdError("the templates are one text; give a list of texts, or call infill()")
         canvases = [self.template(template, prompt) for template in templates]
-        options = with_fields(options or Options(), fields)
+        options = with_fields(Options() if options is None else options, fields)
         watchers = [] if on_step is None else [on_step]
         done = self.complete(canvases, strategy=strategy, options=options, batch_size=batch_size, watchers=watchers)
         n_prompt = 0 if prompt is None else len(self.encode(prompt))
@@ -222,7 +224,7 @@ class DiffusionLM(TextModel):
     ) -> Iterator[Step]:
         """The steps of `generate` one by one, for callers that want to watch or to stop half-way."""
         chosen = as_setting(strategy)
-        options = chosen.with_blocks(with_fields(options or Options(), fields))
+        options = chosen.with_blocks(with_fields(Options() if options is None else options, fields))
         canvas = self.canvas(prompt, max_new_tokens)
         return decode(self.network, [canvas], chosen.strategy, options, recordings=self.recordings)
 
