@@ -175,6 +175,16 @@ def abs(x): return 5
 def f(): return abs(1)
 --
 assert f() == 5 and abs(-1) == 1
+== annotations
+from dataclasses import dataclass
+from typing import ClassVar
+@dataclass
+class A:
+    n: ClassVar[int] = 0
+    x: int = 1
+def f(x: int): return A(x).x, f.__annotations__
+--
+assert f(5) == (5, {'x': int})
 == a type as an argument
 def f(x, t): return [i for i in x if type(i) is t]
 --
@@ -232,6 +242,12 @@ x = 1
 assert f() == 2
 --
 failed: NameError: name 'f' is not defined
+== a type that was not imported
+def f(x: List[int]): return x
+--
+assert f([1]) == [1]
+--
+failed: NameError: name 'List' is not defined
 == no Python
 def f(:
 --

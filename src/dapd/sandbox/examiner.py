@@ -274,7 +274,7 @@ def examine(line: Line, program: str, check: str) -> str:
             raise GarbageError("names that are none")
         space: dict[str, Any] = {name: value for name, value in defined.items() if name in names.wanted}
         space |= {name: importlib.import_module(name) for name in names.modules & set(space)}
-        exec(compile(check, "<check>", "exec"), space)
+        exec(compile(check, "<check>", "exec", dont_inherit=True), space)
     except ClosedError:
         return "failed: the program ended its process"
     except GarbageError as error:
