@@ -119,6 +119,12 @@ assert list(f(1000)) == list(range(1000)) and sorted(g()) == ['1', '2'] and list
 assert 4 in C() and 6 not in C() and C()[1] == 5
 i = f(3)
 assert next(i) == 0 and next(i) == 1 and list(i) == [2]
+== iterators of which the check takes a part
+def f():
+    yield from range(4)
+    while True: pass
+--
+for i, j in zip(range(4), f()): assert i == j
 == truth of an object
 import re
 def f(s): return re.match('a', s)

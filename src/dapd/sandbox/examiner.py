@@ -18,8 +18,11 @@ from typing import Any, NamedTuple
 from dapd.sandbox.wire import ClosedError, End, GarbageError
 
 MOST_WORDS = 300
-LARGEST_SIP = 256
-"""The most elements of a program's iterator that are asked for at once."""
+SINGLY = 64
+"""The elements of a program's iterator that are asked for one by one at first: one that the check does not want may
+take for ever, or change something."""
+SIP = 256
+"""The elements that are asked for at once after those."""
 
 
 class Remote:
@@ -49,13 +52,13 @@ class Remote:
 
     def __iter__(self) -> Iterator[Any]:
         take = self._line.ask("iterate", self)
-        count = 1
+        given = 0
         while True:
-            elements, last = _pair(take(count))
+            elements, last = _pair(take(1 if given < SINGLY else SIP))
             yield from elements
             if last:
                 return
-            count = min(2 * count, LARGEST_SIP)
+            given += len(elements)
 
     def __next__(self) -> Any:
         elements, _ = _pair(self._line.ask("iterate", self)(1))
