@@ -121,6 +121,15 @@ class Line(End):
     def lendable(self, value: Any) -> bool:
         return callable(value)
 
+    def check(self, payload: bytes) -> None:
+        """Refuse the one instruction of a pickle that changes an object which is there already: where functions of the
+        check are lent, it could give them other defaults. No honest message holds it."""
+        if self._lent:
+            import pickletools
+
+            if any(code.name == "BUILD" for code, _, _ in pickletools.genops(payload)):
+                raise GarbageError("a message that changes a function of the check")
+
     def ask(self, operation: str, /, *arguments: Any, **named: Any) -> Any:
         """Have the program do an operation and wait for the result; meanwhile it may call functions of the check."""
         containers = _containers([*arguments, *named.values()])
