@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -483,11 +484,15 @@ def test_its_folder_is_of_limited_size() -> None:
     assert judge(fill, CHECK, seconds=20).reason.startswith("failed: OSError: [Errno 28]")
 
 
-AS_USER = """
+ALONE = """
 import sys, types
 for name, folder in (("dapd", sys.argv[1]), ("dapd.sandbox", sys.argv[1] + "/sandbox")):
     sys.modules[name] = types.ModuleType(name); sys.modules[name].__path__ = [folder]
-from dapd.sandbox.judge import judge
+from dapd.sandbox.judge import Limits, judge
+"""
+"""The beginning of a program that judges with nothing but the sandbox, which the system's Python can run."""
+
+AS_USER = """
 print(judge("def f(x): return x", "assert f(1) == 1", seconds=20).reason)
 print(judge("def f(x): return x", "assert f(1) == 2", seconds=20).reason)
 print(judge("import os\\nwhile True:\\n    try: os.fork()\\n    except OSError: pass", "f(1)", seconds=0.5).reason)
@@ -501,12 +506,26 @@ SYSTEM = "/usr/bin/python3"
 def test_without_being_root() -> None:
     source = Path(judge.__code__.co_filename).parents[1]
     nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
-    done = subprocess.run([SYSTEM, "-I", "-c", AS_USER, str(source)], capture_output=True, text=True, **nobody)
+    done = subprocess.run([SYSTEM, "-I", "-c", ALONE + AS_USER, str(source)], capture_output=True, text=True, **nobody)
     if "SyntaxError" in done.stderr or "ImportError" in done.stderr or "PermissionError" in done.stderr:
         pytest.skip("the system's Python is too old, or the source is not open to everybody")
     *reasons, layers = done.stdout.splitlines()
     assert reasons == ["passed", "failed: AssertionError", "timed out"], done.stderr
     assert "user" not in layers.split()
+
+
+@pytest.mark.skipif(not os.access(SYSTEM, os.X_OK) or which("unshare") is None, reason="there is no unshare here")
+def test_root_where_there_is_no_other_user() -> None:
+    """As in some containers: root cannot become anybody else, but must not keep the rights to look into all memory."""
+    source = Path(judge.__code__.co_filename).parents[1]
+    check = "assert f(1) == 'swordfish!'[:-1]"
+    words = f"{ALONE}print(judge({SPY!r}, {check!r}, seconds=60, limits=Limits(layers={LESS.layers})))"
+    command = ["unshare", "--map-root-user", SYSTEM, "-I", "-", str(source)]  # arguments can be read by everybody
+    done = subprocess.run(command, input=words, capture_output=True, text=True)
+    if "unshare" in done.stderr or "ImportError" in done.stderr or "PermissionError" in done.stderr:
+        pytest.skip("no user namespaces, or the source is not open to everybody")
+    assert "reason='failed: AssertionError'" in done.stdout, done
+    assert "'capabilities'" in done.stdout
 
 
 def test_a_number_is_built_of_plain_parts_alone() -> None:
