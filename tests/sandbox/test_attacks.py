@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapd.sandbox import Limits, judge
+from dapd.sandbox import Limits, judge, system
 from dapd.sandbox.examiner import Line, Remote
 from dapd.sandbox.judge import LAYERS
 from dapd.sandbox.wire import BUILDERS, PLAIN, GarbageError, send
@@ -449,6 +449,18 @@ def test_no_signal_reaches_anybody_else() -> None:
     assert verdict.passed
     mass = "import os, signal\nif os.fork() == 0:\n    os.kill(-1, 9)\ndef f(x): return 'swordfish'"
     assert not judge(mass + "\nimport time; time.sleep(0.2)", CHECK, seconds=5).passed
+
+
+@pytest.mark.skipif(os.uname().machine not in system.KEYS, reason="keyrings have no known number here")
+def test_no_keys_of_the_session() -> None:
+    """A keyring stands for what it may hold: the program's is another one, which it may empty."""
+    ring = f"import ctypes\ndef f(x): return ctypes.CDLL(None).syscall({system.KEYS[os.uname().machine]}, 0, -3, 1)"
+    space: dict[str, Any] = {}
+    exec(ring, space)
+    ours = space["f"](1)
+    if ours == -1:
+        pytest.skip("the kernel keeps no keys, or none for this process")
+    assert judge(ring, f"assert f(1) not in (-1, {ours})", seconds=20).passed
 
 
 @namespaces

@@ -66,6 +66,7 @@ def confine(allowance: Allowance, keep: tuple[int, ...]) -> tuple[str, ...]:
             layers.append(name)
 
     attempt("end", system.die_with_parent)
+    attempt("keys", system.forget_keys)
     attempt("namespaces", lambda: _enter_namespaces(root))
     if "namespaces" in layers:
         attempt("scratch", lambda: system.mount_scratch(allowance.folder, SCRATCH_MB))

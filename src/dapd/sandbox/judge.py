@@ -29,10 +29,10 @@ main()
 """
 """Starts the keeper without the package around it: importing that would bring torch, and seconds."""
 
-LAYERS = ("namespaces", "scratch", "user", "capabilities", "end", "privileges", "landlock")
+LAYERS = ("namespaces", "scratch", "user", "capabilities", "end", "keys", "privileges", "landlock")
 """All protections, in this order: process ids, network, mounts and shared memory of the program's own; a folder of
-limited size; a user with no rights; no capabilities; the program's process is killed when the keeper ends; no way back
-to more rights; only the files that Python needs."""
+limited size; a user with no rights; no capabilities; the program's process is killed when the keeper ends; none of the
+keys that the kernel holds for the caller's session; no way back to more rights; only the files that Python needs."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that limit numerical libraries to one thread: without them there is one per core, and each counts as a
