@@ -8,6 +8,7 @@ import pytest
 
 import dapd
 from dapd.errors import DapdError
+from dapd.evaluation.runs import Record
 from dapd.io.files import alone_in
 from dapd.scale import files
 from dapd.scale.batch import COLUMNS, parts_of
@@ -15,7 +16,7 @@ from scale.jobs import MODEL, batch, results, write_prompts
 
 MIXED = [
     '{"id": "plain", "prompt": "Say hello"}',
-    '{"prompt": "And again", "max_new_tokens": 8, "seed": 3, "temperature": 0.5, "answer": 5}',
+    '{"prompt": "And again", "max_new_tokens": 8.0, "seed": 3, "temperature": 0.5, "suppress": [1, 2], "answer": 5}',
     '"a text alone"',
     "",
     '{"id": 70, "template": "It is [MASK*3]."}',
@@ -51,7 +52,7 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     good, bad = found[:5], found[5:]
     assert [one["id"] for one in good] == ["plain", 1, 2, 70, "answer"]
     lm = dapd.load(MODEL, device="cpu")
-    alone = lm.generate("And again", max_new_tokens=8, early_stop=True, seed=3, temperature=0.5)
+    alone = lm.generate("And again", max_new_tokens=8, early_stop=True, seed=3, temperature=0.5, suppress=(1, 2))
     assert good[1] == {
         "id": 1,
         "text": alone.text,
@@ -99,7 +100,7 @@ def test_parquet_in_and_out(tmp_path: Path) -> None:
     assert batch(source, tmp_path / "lines.jsonl").exit_code == 0
     assert batch(source, tmp_path / "out.parquet").exit_code == 0
     table = parquet.read_table(tmp_path / "out.parquet")
-    assert tuple(table.column_names) == COLUMNS
+    assert table.column_names == list(COLUMNS)
     lines = results(tmp_path / "lines.jsonl")
     stored = [{k: v for k, v in row.items() if k != "seconds" and v is not None} for row in table.to_pylist()]
     assert stored == [{**line, "id": str(line["id"])} for line in lines], "numbers and texts in one column are texts"
@@ -107,16 +108,28 @@ def test_parquet_in_and_out(tmp_path: Path) -> None:
     rows = [{"id": number, "prompt": "a", "max_new_tokens": room} for number, room in rooms.items()]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     write(tmp_path / "same.jsonl", [json.dumps(row) for row in rows])
-    for name in ("in.parquet", "same.jsonl"):
+    # As pandas writes whole numbers beside a missing one.
+    floats = pyarrow.table({"id": [7.0, 9.0], "prompt": ["a", "a"], "max_new_tokens": [None, 8.0]})
+    parquet.write_table(floats, tmp_path / "floats.parquet")
+    for name in ("in.parquet", "same.jsonl", "floats.parquet"):
         assert batch(tmp_path / name, tmp_path / f"{name}.jsonl").exit_code == 0
-    assert results(tmp_path / "in.parquet.jsonl") == results(tmp_path / "same.jsonl.jsonl")
+        assert results(tmp_path / f"{name}.jsonl") == results(tmp_path / "in.parquet.jsonl")
     assert [one["id"] for one in results(tmp_path / "in.parquet.jsonl")] == [7, 9]
 
 
 def test_numbers_that_no_column_holds_are_written_as_texts(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow.parquet")
-    path = files.write(tmp_path / "out.parquet", [{"id": 2**70, "text": "a"}, {"id": 1, "text": "b"}], ("id", "text"))
+    rows = [{"id": 2**70, "text": "a"}, {"id": 1, "text": "b"}]
+    path = files.write(tmp_path / "out.parquet", rows, {"id": int, "text": str})
     assert files.read(path) == [{"id": str(2**70), "text": "a"}, {"id": "1", "text": "b"}]
+
+
+def test_parquet_files_of_results_fit_together(tmp_path: Path) -> None:
+    """Whatever is missing in them: the errors of a good job, the texts of one without any."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows: list[Record] = [{"id": 1, "text": "a", "seconds": 0.5}, {"id": 2, "error": "no prompt"}]
+    schemas = [parquet.read_schema(files.write(tmp_path / f"{row['id']}.parquet", [row], COLUMNS)) for row in rows]
+    assert schemas[0].equals(schemas[1])
 
 
 @pytest.mark.parametrize(
@@ -134,11 +147,16 @@ def test_inputs_that_are_refused_before_anything_runs(tmp_path: Path, lines: lis
     assert not parts_of(tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("names", [("in.txt", "out.jsonl"), ("in.jsonl", "out.csv"), ("absent.jsonl", "out.jsonl")])
+@pytest.mark.parametrize("names", [("in.txt", "out.jsonl"), ("in.jsonl", "out.csv")])
 def test_files_that_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     write(tmp_path / "in.jsonl", MIXED)
     done = batch(tmp_path / names[0], tmp_path / names[1])
     assert isinstance(done.exception, DapdError)
+
+
+@pytest.mark.parametrize("name", ["absent.jsonl", "absent.parquet"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    assert str(batch(tmp_path / name, tmp_path / "out.jsonl").exception).endswith(f"{name}: No such file or directory")
 
 
 def test_neither_the_input_nor_a_file_of_others_is_written_over(tmp_path: Path) -> None:
