@@ -68,6 +68,16 @@ def test_workers_that_die_before_they_are_ready_end_the_job_with_a_reason(tmp_pa
         list(processes.outcomes([Deadly()]))
 
 
+def test_workers_import_what_their_leader_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "random.py").write_text(
+        "raise RuntimeError('a script of the user that is called like a module of Python')"
+    )
+    monkeypatch.chdir(tmp_path)
+    with Processes(RECIPE, 1) as processes:
+        [(_, found)] = processes.outcomes([Call(length_of, "xxx")])
+    assert found[0] == f"{MODEL}: 3 tokens"
+
+
 @pytest.mark.slow
 def test_what_a_worker_refuses_is_told_as_it_is() -> None:
     """The job ends with a reason; on a cluster a seat hands it over as a value, for the driver to say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +59,9 @@ class Recipe:
             weights=fingerprint(here) if certain else None,
             own_files=tuple(path.resolve() for path in own.files()),
             own_sources=own.sources(),
-            paths=tuple(path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))),
+            paths=tuple(
+                os.path.abspath(path) for path in sys.path if not path.startswith((sys.prefix, sys.base_prefix))
+            ),
         )
 
     def worker(self) -> Worker:
