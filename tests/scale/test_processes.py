@@ -12,6 +12,7 @@ from dapd.cli.app import app
 from dapd.errors import DapdError
 from dapd.scale.batch import parts_of
 from dapd.scale.on_ray import Seat
+from dapd.scale.recipe import Recipe
 from dapd.scale.team import Spread, SpreadLM
 from dapd.scale.work import Call, Failure
 from dapd.scale.workers import STARTS, STRIKES, Processes, devices
@@ -76,6 +77,13 @@ def test_workers_import_what_their_leader_would(tmp_path: Path, monkeypatch: pyt
     with Processes(RECIPE, 1) as processes:
         [(_, found)] = processes.outcomes([Call(length_of, "xxx")])
     assert found[0] == f"{MODEL}: 3 tokens"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_leader_takes_a_model_of_ones_own_as_it_is(device: str) -> None:
+    """Its function lets nobody choose a dtype, and its workers do not, either."""
+    path = Path(__file__).parents[2] / "examples" / "my_model.py"
+    assert Recipe(f"{path}:letters").here(device).network.device.type == "cpu"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from dapd.evaluation.fingerprint import fingerprint
 from dapd.generation import DiffusionLM
 from dapd.io import own
 from dapd.models.devices import default_dtype
-from dapd.own_models import load_named
+from dapd.own_models import is_own_model, load_named
 from dapd.scale.work import Worker
 
 
@@ -46,7 +46,9 @@ class Recipe:
 
         It encodes prompts and identifies the weights; it decodes nothing.
         """
-        dtype = torch.bfloat16 if self.fp8 else self.dtype or default_dtype(device)
+        dtype = torch.bfloat16 if self.fp8 else self.dtype
+        if dtype is None and not is_own_model(self.model):  # which need not let anybody choose
+            dtype = default_dtype(device)
         lm = load_named(self.model, device="cpu", dtype=dtype)
         return DiffusionLM(lm.network, lambda: lm.tokenizer, name=f"{lm.name} (fp8)") if self.fp8 else lm
 
