@@ -1,7 +1,10 @@
 """Rows in, results out: what a row may say, what is refused, and what another start of a job finds done."""
 
+import errno
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -222,3 +225,27 @@ def test_one_job_at_a_time(tmp_path: Path) -> None:
     parts_of(output).mkdir()
     with alone_in(parts_of(output)):
         assert "another process is at work" in str(batch(source, output).exception)
+
+
+def test_a_file_system_without_links_and_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of memory sticks, cloud drives and some clusters."""
+    fcntl = pytest.importorskip("fcntl")
+    asked = []
+
+    def refused(number: int) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            asked.append(number)
+            raise OSError(number, os.strerror(number))
+
+        return call
+
+    monkeypatch.setattr(os, "link", refused(errno.EPERM))
+    monkeypatch.setattr(fcntl, "flock", refused(errno.ENOSYS))
+    source, output = write_prompts(tmp_path / "in.jsonl", 2), tmp_path / "out.jsonl"
+    for _ in range(2):
+        assert batch(source, output).exit_code == 0
+    assert len(results(output)) == 2
+    assert {errno.EPERM, errno.ENOSYS} == set(asked)
+    done = batch(source, output, "-n", "4")
+    assert "max_new_tokens: 8 there, 4 here" in str(done.exception)
+    assert not list(tmp_path.rglob("*.draft"))
