@@ -227,6 +227,11 @@ def test_one_job_at_a_time(tmp_path: Path) -> None:
         assert "another process is at work" in str(batch(source, output).exception)
 
 
+def test_what_fails_in_a_job_is_not_laid_to_its_lock(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the device is broken"), alone_in(tmp_path):
+        raise RuntimeError("the device is broken")
+
+
 def test_a_file_system_without_links_and_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those of memory sticks, cloud drives and some clusters."""
     fcntl = pytest.importorskip("fcntl")

@@ -137,11 +137,12 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder: a second process that asks for it is refused. Where there are no file locks, no
     process is refused."""
     path = folder / ".lock"
-    with writing(path), path.open("a") as file:
-        try:
-            lock(file, wait=False)
-        except BlockingIOError:
-            raise DapdError(
-                f"another process is at work in {folder}: wait for its end, or give another folder"
-            ) from None
-        yield
+    with contextlib.ExitStack() as held:
+        with writing(path):
+            try:
+                lock(held.enter_context(path.open("a")), wait=False)
+            except BlockingIOError:
+                raise DapdError(
+                    f"another process is at work in {folder}: wait for its end, or give another folder"
+                ) from None
+        yield  # what fails from here on is not a matter of this file
