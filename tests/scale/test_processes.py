@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dapd.cli.app import app
+from dapd.decoding import Step
 from dapd.errors import DapdError
 from dapd.scale.batch import parts_of
 from dapd.scale.on_ray import Seat
@@ -16,6 +17,7 @@ from dapd.scale.recipe import Recipe
 from dapd.scale.team import Spread, SpreadLM
 from dapd.scale.work import Call, Failure
 from dapd.scale.workers import STARTS, STRIKES, Processes, devices
+from dapd.trace import Recorder
 from scale.jobs import (
     MODEL,
     RECIPE,
@@ -95,6 +97,27 @@ def test_what_a_worker_refuses_is_told_as_it_is() -> None:
     assert number == 7
     assert isinstance(error, DapdError)
     assert f"the weights of {MODEL} are others at this worker" in str(error)
+
+
+def test_a_text_that_cannot_be_told_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a pass in its middle: a tokenizer of the user's own may not know what the model wrote."""
+    rows = rows_of(write_prompts(tmp_path / "in.jsonl", 3))
+    worker = RECIPE.worker()
+    alone = plain(dict(worker.outcomes(rows)))
+    add = Recorder.add
+
+    def fails(recorder: Recorder, step: Step) -> None:
+        if step.row == 1 and step.index == 1:
+            raise KeyError("no such token")
+        add(recorder, step)
+
+    monkeypatch.setattr(Recorder, "add", fails)
+    found = dict(worker.outcomes(rows))
+    failed = found.pop(1)
+    assert isinstance(failed, Failure)
+    assert "no such token" in failed.reason
+    assert plain(found) == {0: alone[0], 2: alone[2]}
+    assert not worker.busy
 
 
 def test_a_gpu_for_each_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
