@@ -289,6 +289,8 @@ def test_unsupported_architecture(tmp_path, names):
         (LLADA, "block_group_size", 2),
         (DREAM, "hidden_act", "gelu"),
         (DREAM, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+        (DREAM, "rope_parameters", {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}),
+        (LLADA, "rope_parameters", "default"),
         (DREAM, "use_sliding_window", True),
         (DREAM, "use_mrope", True),
     ],
@@ -307,6 +309,16 @@ def test_missing_config_entry_is_named(tmp_path, config, key):
     del content[key]
     (folder / "config.json").write_text(json.dumps(content))
     refuses(folder, key)
+
+
+@pytest.mark.parametrize("config", [LLADA, DREAM])
+def test_rotations_as_newer_versions_of_transformers_write_them(tmp_path, config):
+    network = build(config)
+    folder = write_checkpoint(tmp_path, network)
+    content = json.loads((folder / "config.json").read_text())
+    content["rope_parameters"] = {"rope_theta": content.pop("rope_theta"), "rope_type": "default"}
+    (folder / "config.json").write_text(json.dumps(content))
+    assert load_network(folder).config == network.config
 
 
 @pytest.mark.parametrize(

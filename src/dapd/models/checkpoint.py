@@ -98,6 +98,15 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
     return float(value)
 
 
+def rope_theta(config: Mapping[str, Any]) -> float:
+    """The base of the rotations, which newer versions of `transformers` write among `rope_parameters`. Rotations that
+    are scaled are refused there as anywhere."""
+    nested = config.get("rope_parameters") or {}
+    if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
+        raise DapdError(f"rope_parameters is {nested!r}; only those of rope_type 'default' are supported")
+    return number({**nested, **config}, "rope_theta", 10000.0)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint: the shards of its index, or the one file."""
     if (folder / INDEX).is_file():
