@@ -83,6 +83,14 @@ def test_tied_head_written_out_a_second_time(tmp_path):
     assert torch.equal(full(loaded, tokens(1, 6)).logits, full(network, tokens(1, 6)).logits)
 
 
+def test_another_head_where_the_config_says_that_there_is_none(tmp_path):
+    def add_head(state):
+        state["lm_head.weight"] = state["model.embed_tokens.weight"] + 1
+
+    folder = write_checkpoint(tmp_path, build(CONFIGS["dream-tied"]), change=add_head, shards=2)
+    refuses(folder, "lm_head.weight holds something else", "tie_word_embeddings")
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_missing_tensors_are_named(tmp_path, shards):
     def spoil(state):

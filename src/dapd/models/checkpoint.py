@@ -208,14 +208,24 @@ def load_weights(
 ) -> None:
     """Fill `tensors` (by our names) from the files of `folder`, which `check_weights` has found to fit.
 
-    With a `part` only that part of each stored tensor is read.
+    With a `part` only that part of each stored tensor is read. Where the config says that the head is the embedding, a
+    head that is stored as well must be equal to it.
     """
     places = {names.of(name): tensor for name, tensor in tensors.items()}
+    head = names.of("head.weight")
+    again: Tensor | None = None
     for file in weight_files(folder):
         with _opened(file, str(device)) as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
                 if name in places:  # one at a time: beside the network no more than one tensor is in memory
                     places[name].copy_(_read(content, name, places[name], part))
+                elif name == head:
+                    again = _read(content, name, tensors["embed.weight"], part)
+    if again is not None and not torch.equal(again.to(tensors["embed.weight"]), tensors["embed.weight"]):
+        raise DapdError(
+            f"{folder}: by its config.json the head is the embedding, but {head} holds something else: set "
+            "weight_tying or tie_word_embeddings to false there, or take that tensor away"
+        )
 
 
 def _read(content: Any, name: str, place: Tensor, part: Part | None) -> Tensor:
