@@ -145,6 +145,12 @@ def test_truncated_file(tmp_path, keep):
     refuses(folder, "model.safetensors", "truncated")
 
 
+def test_a_clone_without_the_large_files(tmp_path):
+    folder = write_checkpoint(tmp_path, build(LLADA))
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12345\n")
+    refuses(folder, "model.safetensors is a pointer of Git LFS", "git lfs pull")
+
+
 def test_truncated_shard_is_named(tmp_path):
     folder = write_checkpoint(tmp_path, build(DREAM), shards=2)
     file = folder / "model-00002-of-00002.safetensors"
@@ -307,6 +313,16 @@ def test_unsupported_arithmetic_is_refused(tmp_path, config, key, value):
     refuses(write_checkpoint(tmp_path, build(config), config={key: value}), key, repr(value))
 
 
+@pytest.mark.parametrize("config", [LLADA, DREAM])
+def test_rotations_as_newer_versions_of_transformers_write_them(tmp_path, config):
+    network = build(config)
+    folder = write_checkpoint(tmp_path, network)
+    content = json.loads((folder / "config.json").read_text())
+    content["rope_parameters"] = {"rope_theta": content.pop("rope_theta"), "rope_type": "default"}
+    (folder / "config.json").write_text(json.dumps(content))
+    assert load_network(folder).config == network.config
+
+
 @pytest.mark.parametrize(
     ("config", "key"),
     [(LLADA, "n_layers"), (LLADA, "max_sequence_length"), (DREAM, "hidden_size"), (DREAM, "eos_token_id")],
@@ -317,16 +333,6 @@ def test_missing_config_entry_is_named(tmp_path, config, key):
     del content[key]
     (folder / "config.json").write_text(json.dumps(content))
     refuses(folder, key)
-
-
-@pytest.mark.parametrize("config", [LLADA, DREAM])
-def test_rotations_as_newer_versions_of_transformers_write_them(tmp_path, config):
-    network = build(config)
-    folder = write_checkpoint(tmp_path, network)
-    content = json.loads((folder / "config.json").read_text())
-    content["rope_parameters"] = {"rope_theta": content.pop("rope_theta"), "rope_type": "default"}
-    (folder / "config.json").write_text(json.dumps(content))
-    assert load_network(folder).config == network.config
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from dapd.io.files import parse_json
 
 INDEX = "model.safetensors.index.json"
 
+POINTER = b"version https://git-lfs"
+"""How a file begins that was cloned without Git LFS."""
+
 
 @dataclass(frozen=True)
 class TensorNames:
@@ -252,6 +255,9 @@ def _opened(file: Path, device: str) -> Iterator[Any]:
         with safe_open(file, framework="pt", device=device) as content:
             yield content
     except SafetensorError as error:
+        with file.open("rb") as start:
+            if start.read(len(POINTER)) == POINTER:
+                raise DapdError(f"{file} is a pointer of Git LFS, not the weights: run `git lfs pull` there") from None
         raise DapdError(f"{file} cannot be read, it may be truncated: {error}") from None
     except OSError as error:
         raise DapdError(f"cannot read {file}: {error.strerror or error}") from None
