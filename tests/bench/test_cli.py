@@ -182,6 +182,8 @@ def test_too_many_steps_say_what_to_change() -> None:
     ("args", "said"),
     [
         (["step", "--strategies", "dapd-stagd"], "did you mean 'dapd-staged'"),
+        (["step", "--strategies", "dapd-staged@llada/none"], "unknown setting of the paper"),
+        (["step", "--strategies", "absent.py:Mine"], "there is no file absent.py"),
         (["step", "--strategies", ","], "is empty"),
         (["step", "--reuse", "prefx"], "did you mean 'prefix'"),
         (["step", "--reuse", "prefix", "--strategies", "naive"], "reuses nothing"),
