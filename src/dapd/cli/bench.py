@@ -296,7 +296,7 @@ def stream_command(
     gen: Annotated[int, typer.Option(help="New tokens of every prompt.")] = 256,
     places: Annotated[int, typer.Option(help="Rows decoded at a time.")] = 8,
     first: Annotated[str, typer.Option(help="Prompt lengths of first generations; empty: none.")] = NEW_LENGTHS,
-    steps: Annotated[int, typer.Option(help="Passes of a first generation.")] = 45,
+    steps: Annotated[int, typer.Option(min=1, help="Passes of a first generation.")] = 45,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,
