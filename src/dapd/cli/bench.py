@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from dapd.bench import canvas as growth
 from dapd.bench import targets as goals
@@ -156,7 +157,7 @@ def finish(report: Report, save_table: Sequence[Path] | None) -> None:
     for table in report.tables():
         tables.show(console, table)
     for failure in report.failures():
-        console.print(f"failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(f"failed: {failure}"), style="red", soft_wrap=True)
     print(report.line())
     tables.save(save_table, *report.tables())
     if report.failed:
