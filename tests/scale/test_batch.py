@@ -162,6 +162,16 @@ def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     assert str(batch(tmp_path / name, tmp_path / "out.jsonl").exception).endswith(f"{name}: No such file or directory")
 
 
+def test_a_date_that_python_does_not_know(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    far = pyarrow.table({"prompt": ["a"], "date": pyarrow.array([1 << 40], pyarrow.timestamp("s"))})
+    parquet.write_table(far, tmp_path / "in.parquet")
+    done = batch(tmp_path / "in.parquet", tmp_path / "out.jsonl")
+    assert str(done.exception) == f"cannot read {tmp_path / 'in.parquet'}: date value out of range"
+
+
 def test_neither_the_input_nor_a_file_of_others_is_written_over(tmp_path: Path) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 2)
     before = source.read_bytes()

@@ -66,7 +66,7 @@ def _read_parquet(path: Path) -> list[Any]:
     arrow = _pyarrow()
     try:
         rows: list[Any] = arrow.read_table(path).to_pylist()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError, NotImplementedError) as error:  # dates beyond Python's, unusual codecs
         raise DapdError(f"cannot read {path}: {first_line(error)}") from None
     return rows
 
