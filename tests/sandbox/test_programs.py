@@ -1,5 +1,8 @@
 """Honest programs are judged as if program and check stood in one file, though they run in two processes."""
 
+import os
+import resource
+
 import pytest
 
 from dapd.errors import DapdError
@@ -350,6 +353,20 @@ def test_a_program_that_fails_says_why(name: str) -> None:
 
 def test_a_program_with_a_zero_byte() -> None:
     assert judge("x = '\0'", "assert x", seconds=20).reason.startswith("failed: ")
+
+
+def test_a_caller_with_many_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("so many files may not be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert judge("x = 1", "assert x == 1", seconds=20).passed
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_mistakes_of_the_caller() -> None:

@@ -136,10 +136,11 @@ def _line(keeper: subprocess.Popen[bytes], seconds: float) -> bytes | None:
     """A line from the keeper; empty: it ended without one; None: there was none in time."""
     assert keeper.stdout is not None
     deadline = time.monotonic() + seconds
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(keeper.stdout, select.POLLIN)
     text = b""
     while not text.endswith(b"\n"):
-        readable, _, _ = select.select([keeper.stdout], [], [], max(0.0, deadline - time.monotonic()))
-        if not readable:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return None
         part = os.read(keeper.stdout.fileno(), 1)
         if not part:
