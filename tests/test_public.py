@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +115,10 @@ def test_every_option_of_a_verb_is_a_typed_keyword(method: str) -> None:
             assert parameter.annotation is not inspect.Parameter.empty
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             assert re.match(r"(typing\.)?Unpack\[", str(parameter.annotation))
+
+
+def test_a_source_archive_has_what_its_pages_speak_of() -> None:
+    """The first command of README and CONTRIBUTING is make, which reads constraints.txt."""
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    packed = set(settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    assert packed >= {"Makefile", "constraints.txt", "README.md", "CONTRIBUTING.md", "LICENSE", "docs", "examples"}

@@ -17,6 +17,11 @@ from dapd.settings import split_spec
 FORM = "a dapd.DiffusionLM, a network (dapd.MaskedLM), or a pair of network and tokenizer (docs/reference.md)"
 
 
+def is_own_model(source: str) -> bool:
+    """Whether a model's name is that of a function of the user's own."""
+    return not source.startswith("random:") and own.is_own(split_spec(source)[0])
+
+
 def load_named(
     source: str,
     *,
@@ -29,9 +34,9 @@ def load_named(
 
     A function of the user's own gets the device and the dtype that were asked for if it has parameters of these names.
     """
-    name, texts = split_spec(source)
-    if source.startswith("random:") or not own.is_own(name):
+    if not is_own_model(source):
         return load(source, device=device, dtype=dtype, fp8=fp8, tensor_parallel=tensor_parallel)
+    name, texts = split_spec(source)
     if fp8 or tensor_parallel:
         what = "fp8" if fp8 else "tensor parallelism"
         raise DapdError(f"{what} is for LLaDA and Dream checkpoints; {name} makes its model itself")

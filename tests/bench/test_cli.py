@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import dapd.bench.cases as cases
 from dapd import Reuse
 from dapd.bench.canvas import measure, tiny
-from dapd.bench.stream import Load
+from dapd.bench.report import Report
+from dapd.bench.stream import Load, RowCosts
 from dapd.bench.targets import MODEL_TARGETS, groups, ratio_of_runs
 from dapd.cli.app import app
 from dapd.errors import DapdError
@@ -131,6 +132,29 @@ def test_targets_of_a_model_at_small_lengths(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8")) == content
 
 
+def test_what_fails_says_why_and_once() -> None:
+    report = Report("targets", torch.device("cpu"), None)
+    step = {"kind": "step", "model": "m", "strategy": "my.py:Star:n=1", "error": "RuntimeError: no memory"}
+    about = {"kind": "target", "model": "m", "limit": 1, "bound": "at most", "measured": None}
+    for row in (
+        step,
+        {**about, "target": "a", "error": step["error"]},
+        *({**about, "target": name, "error": "peak_gb is not measured on cpu"} for name in "bc"),
+    ):
+        report.add(row)
+    assert report.failures() == [
+        "step m my.py:Star:n=1: RuntimeError: no memory",
+        "target m: peak_gb is not measured on cpu",
+    ]
+
+
+def test_costs_of_one_length_are_those_of_whole_rows() -> None:
+    costs = object.__new__(RowCosts)
+    costs.gen, costs.knots, costs.values = 256, [128], [3.0]
+    assert costs(128) == 3
+    assert costs(100) == 3 * (100 + 256) / (128 + 256)
+
+
 def test_targets_of_the_lab_model() -> None:
     content = run("targets", "-m", "lab", "--device", "cpu", *FEW, "--rounds", "1", "--divide", "8")
     [target] = [row for row in content["rows"] if row["kind"] == "target"]
@@ -182,6 +206,8 @@ def test_too_many_steps_say_what_to_change() -> None:
     ("args", "said"),
     [
         (["step", "--strategies", "dapd-stagd"], "did you mean 'dapd-staged'"),
+        (["step", "--strategies", "dapd-staged@llada/none"], "unknown setting of the paper"),
+        (["step", "--strategies", "absent.py:Mine"], "there is no file absent.py"),
         (["step", "--strategies", ","], "is empty"),
         (["step", "--reuse", "prefx"], "did you mean 'prefix'"),
         (["step", "--reuse", "prefix", "--strategies", "naive"], "reuses nothing"),

@@ -131,7 +131,7 @@ def test_lengths_beyond_all_measure() -> None:
     assert "the model takes 1024" in masks
 
 
-@pytest.mark.parametrize("device", ["foo", "cuda:99", "cpu:x", ""])
+@pytest.mark.parametrize("device", ["foo", "cuda:99", "cpu:x", "", "meta", "hpu", "vulkan"])
 def test_devices_that_are_not_there(device: str) -> None:
     assert "device" in fails(main, "mrf", "report", "--quick", "--device", device)
 

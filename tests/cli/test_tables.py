@@ -37,6 +37,14 @@ def test_a_table_of_words_alone_is_one_part() -> None:
     assert [part.rows for part in tables.parts(table, 40)] == [[["x" * 50, "y" * 50]]]
 
 
+def test_names_are_no_markup_and_no_pictures() -> None:
+    """`:Star:` is one of rich's names for a picture."""
+    name = "my.py:Star:tau=1 [red]"
+    out = io.StringIO()
+    tables.show(Console(file=out, width=200), Table((name, "n"), [(name, "1")], name))
+    assert out.getvalue().count(name) == 3
+
+
 @pytest.mark.parametrize("width", [40, 60])
 def test_names_are_whole_on_a_narrow_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are there to be copied: a name that ends in dots is none."""

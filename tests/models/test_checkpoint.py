@@ -83,6 +83,14 @@ def test_tied_head_written_out_a_second_time(tmp_path):
     assert torch.equal(full(loaded, tokens(1, 6)).logits, full(network, tokens(1, 6)).logits)
 
 
+def test_another_head_where_the_config_says_that_there_is_none(tmp_path):
+    def add_head(state):
+        state["lm_head.weight"] = state["model.embed_tokens.weight"] + 1
+
+    folder = write_checkpoint(tmp_path, build(CONFIGS["dream-tied"]), change=add_head, shards=2)
+    refuses(folder, "lm_head.weight holds something else", "tie_word_embeddings")
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_missing_tensors_are_named(tmp_path, shards):
     def spoil(state):
@@ -135,6 +143,12 @@ def test_truncated_file(tmp_path, keep):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
     refuses(folder, "model.safetensors", "truncated")
+
+
+def test_a_clone_without_the_large_files(tmp_path):
+    folder = write_checkpoint(tmp_path, build(LLADA))
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12345\n")
+    refuses(folder, "model.safetensors is a pointer of Git LFS", "git lfs pull")
 
 
 def test_truncated_shard_is_named(tmp_path):
@@ -289,12 +303,24 @@ def test_unsupported_architecture(tmp_path, names):
         (LLADA, "block_group_size", 2),
         (DREAM, "hidden_act", "gelu"),
         (DREAM, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+        (DREAM, "rope_parameters", {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}),
+        (LLADA, "rope_parameters", "default"),
         (DREAM, "use_sliding_window", True),
         (DREAM, "use_mrope", True),
     ],
 )
 def test_unsupported_arithmetic_is_refused(tmp_path, config, key, value):
     refuses(write_checkpoint(tmp_path, build(config), config={key: value}), key, repr(value))
+
+
+@pytest.mark.parametrize("config", [LLADA, DREAM])
+def test_rotations_as_newer_versions_of_transformers_write_them(tmp_path, config):
+    network = build(config)
+    folder = write_checkpoint(tmp_path, network)
+    content = json.loads((folder / "config.json").read_text())
+    content["rope_parameters"] = {"rope_theta": content.pop("rope_theta"), "rope_type": "default"}
+    (folder / "config.json").write_text(json.dumps(content))
+    assert load_network(folder).config == network.config
 
 
 @pytest.mark.parametrize(

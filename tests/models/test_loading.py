@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from fnmatch import fnmatch
 
 import huggingface_hub
 import pytest
@@ -12,6 +13,7 @@ import torch
 import dapd
 from dapd.errors import DapdError
 from dapd.models import Profile, load_network, random, resolve
+from dapd.models.devices import pick_device
 from helpers_models import CONFIGS, DREAM, LLADA, build, full, tokens, write_checkpoint
 
 
@@ -129,7 +131,8 @@ def test_hub_ids_are_downloaded_without_code_or_pickles(monkeypatch, tmp_path):
     assert resolve("GSAI-ML/LLaDA-1.5", revision="abc") == tmp_path
     assert (asked["repo_id"], asked["revision"]) == ("GSAI-ML/LLaDA-1.5", "abc")
     assert not any(p.endswith((".py", ".bin")) or p == "*" for p in asked["allow_patterns"])
-    assert {"*.json", "*.safetensors", "*.txt"} <= set(asked["allow_patterns"])
+    files = ("model.safetensors", "tokenizer.json", "merges.txt", "spiece.model", "chat_template.jinja")
+    assert all(any(fnmatch(name, pattern) for pattern in asked["allow_patterns"]) for name in files)
 
 
 def test_hub_package_that_is_not_installed(monkeypatch):
@@ -158,6 +161,14 @@ def test_load_random():
     assert model.tokenizer.encode("hi") == [104, 105]
     with pytest.raises(DapdError, match="did you mean 'tiny-dream'"):
         dapd.load("random:tiny-drem", device="cpu")
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(DapdError, match="there are 2 GPUs here, counted from cuda:0"):
+        pick_device("cuda:2")
 
 
 def test_config_alone_decides_the_profile(tmp_path):

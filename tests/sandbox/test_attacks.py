@@ -8,16 +8,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapd.sandbox import Limits, judge
+from dapd.sandbox import Limits, judge, system
 from dapd.sandbox.examiner import Line, Remote
 from dapd.sandbox.judge import LAYERS
-from dapd.sandbox.wire import PLAIN, GarbageError, send
+from dapd.sandbox.wire import BUILDERS, PLAIN, GarbageError, send
 from sandbox.cases import cases
 
 CHECK = "assert f(1) == 'swordfish'"
@@ -173,6 +174,19 @@ class A:
 def f(x): return {1: A()}
 --
 assert f(1) == {1: 2}
+== a function of the check, by a message of its own
+import os, pickle, struct, sys
+def f(near):
+    frame = sys._getframe()
+    while 'line' not in frame.f_locals: frame = frame.f_back
+    tag, state, answer = (pickle.dumps(one, 2)[2:-1] for one in (
+        ('yours', 0), (None, {'__defaults__': (1e9,)}), ('value', 7.0, None)))
+    raw = tag + b'Q' + state + b'b0' + answer + b'.'
+    os.write(frame.f_locals['line']._writer, struct.pack('<Q', len(raw)) + raw)
+    return 7.0
+--
+def near(a, b, distance=1e-6): return abs(a - b) < distance
+assert near(f(near), 1.5)
 """
 )
 
@@ -437,6 +451,18 @@ def test_no_signal_reaches_anybody_else() -> None:
     assert not judge(mass + "\nimport time; time.sleep(0.2)", CHECK, seconds=5).passed
 
 
+@pytest.mark.skipif(os.uname().machine not in system.KEYS, reason="keyrings have no known number here")
+def test_no_keys_of_the_session() -> None:
+    """A keyring stands for what it may hold: the program's is another one, which it may empty."""
+    ring = f"import ctypes\ndef f(x): return ctypes.CDLL(None).syscall({system.KEYS[os.uname().machine]}, 0, -3, 1)"
+    space: dict[str, Any] = {}
+    exec(ring, space)
+    ours = space["f"](1)
+    if ours == -1:
+        pytest.skip("the kernel keeps no keys, or none for this process")
+    assert judge(ring, f"assert f(1) not in (-1, {ours})", seconds=20).passed
+
+
 @namespaces
 @pytest.mark.parametrize("layers", [LAYERS, LAYERS[:-1]])
 def test_no_network(layers: tuple[str, ...]) -> None:
@@ -470,11 +496,15 @@ def test_its_folder_is_of_limited_size() -> None:
     assert judge(fill, CHECK, seconds=20).reason.startswith("failed: OSError: [Errno 28]")
 
 
-AS_USER = """
+ALONE = """
 import sys, types
 for name, folder in (("dapd", sys.argv[1]), ("dapd.sandbox", sys.argv[1] + "/sandbox")):
     sys.modules[name] = types.ModuleType(name); sys.modules[name].__path__ = [folder]
-from dapd.sandbox.judge import judge
+from dapd.sandbox.judge import Limits, judge
+"""
+"""The beginning of a program that judges with nothing but the sandbox, which the system's Python can run."""
+
+AS_USER = """
 print(judge("def f(x): return x", "assert f(1) == 1", seconds=20).reason)
 print(judge("def f(x): return x", "assert f(1) == 2", seconds=20).reason)
 print(judge("import os\\nwhile True:\\n    try: os.fork()\\n    except OSError: pass", "f(1)", seconds=0.5).reason)
@@ -488,12 +518,33 @@ SYSTEM = "/usr/bin/python3"
 def test_without_being_root() -> None:
     source = Path(judge.__code__.co_filename).parents[1]
     nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
-    done = subprocess.run([SYSTEM, "-I", "-c", AS_USER, str(source)], capture_output=True, text=True, **nobody)
+    done = subprocess.run([SYSTEM, "-I", "-c", ALONE + AS_USER, str(source)], capture_output=True, text=True, **nobody)
     if "SyntaxError" in done.stderr or "ImportError" in done.stderr or "PermissionError" in done.stderr:
         pytest.skip("the system's Python is too old, or the source is not open to everybody")
     *reasons, layers = done.stdout.splitlines()
     assert reasons == ["passed", "failed: AssertionError", "timed out"], done.stderr
     assert "user" not in layers.split()
+
+
+@pytest.mark.skipif(not os.access(SYSTEM, os.X_OK) or which("unshare") is None, reason="there is no unshare here")
+def test_root_where_there_is_no_other_user() -> None:
+    """As in some containers: root cannot become anybody else, but must not keep the rights to look into all memory."""
+    source = Path(judge.__code__.co_filename).parents[1]
+    check = "assert f(1) == 'swordfish!'[:-1]"
+    words = f"{ALONE}print(judge({SPY!r}, {check!r}, seconds=60, limits=Limits(layers={LESS.layers})))"
+    command = ["unshare", "--map-root-user", SYSTEM, "-I", "-", str(source)]  # arguments can be read by everybody
+    done = subprocess.run(command, input=words, capture_output=True, text=True)
+    if "unshare" in done.stderr or "ImportError" in done.stderr or "PermissionError" in done.stderr:
+        pytest.skip("no user namespaces, or the source is not open to everybody")
+    assert "reason='failed: AssertionError'" in done.stdout, done
+    assert "'capabilities'" in done.stdout
+
+
+def test_a_number_is_built_of_plain_parts_alone() -> None:
+    """Newer versions of Python make a fraction of anything that says it is one, such as 0 / 0, which no number differs
+    from by more than any tolerance."""
+    with pytest.raises(GarbageError, match="parts that are not plain"):
+        BUILDERS["fractions.Fraction"](Remote(Line(0, 0), 0))
 
 
 @settings(max_examples=300, deadline=None)

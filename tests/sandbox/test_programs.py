@@ -1,5 +1,8 @@
 """Honest programs are judged as if program and check stood in one file, though they run in two processes."""
 
+import os
+import resource
+
 import pytest
 
 from dapd.errors import DapdError
@@ -119,6 +122,12 @@ assert list(f(1000)) == list(range(1000)) and sorted(g()) == ['1', '2'] and list
 assert 4 in C() and 6 not in C() and C()[1] == 5
 i = f(3)
 assert next(i) == 0 and next(i) == 1 and list(i) == [2]
+== iterators of which the check takes a part
+def f():
+    yield from range(4)
+    while True: pass
+--
+for i, j in zip(range(4), f()): assert i == j
 == truth of an object
 import re
 def f(s): return re.match('a', s)
@@ -175,6 +184,16 @@ def abs(x): return 5
 def f(): return abs(1)
 --
 assert f() == 5 and abs(-1) == 1
+== annotations
+from dataclasses import dataclass
+from typing import ClassVar
+@dataclass
+class A:
+    n: ClassVar[int] = 0
+    x: int = 1
+def f(x: int): return A(x).x, f.__annotations__
+--
+assert f(5) == (5, {'x': int})
 == a type as an argument
 def f(x, t): return [i for i in x if type(i) is t]
 --
@@ -232,6 +251,12 @@ x = 1
 assert f() == 2
 --
 failed: NameError: name 'f' is not defined
+== a type that was not imported
+def f(x: List[int]): return x
+--
+assert f([1]) == [1]
+--
+failed: NameError: name 'List' is not defined
 == no Python
 def f(:
 --
@@ -328,6 +353,20 @@ def test_a_program_that_fails_says_why(name: str) -> None:
 
 def test_a_program_with_a_zero_byte() -> None:
     assert judge("x = '\0'", "assert x", seconds=20).reason.startswith("failed: ")
+
+
+def test_a_caller_with_many_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("so many files may not be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert judge("x = 1", "assert x == 1", seconds=20).passed
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_mistakes_of_the_caller() -> None:

@@ -1,13 +1,17 @@
 """Rows in, results out: what a row may say, what is refused, and what another start of a job finds done."""
 
+import errno
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import dapd
 from dapd.errors import DapdError
+from dapd.evaluation.runs import Record
 from dapd.io.files import alone_in
 from dapd.scale import files
 from dapd.scale.batch import COLUMNS, parts_of
@@ -15,7 +19,7 @@ from scale.jobs import MODEL, batch, results, write_prompts
 
 MIXED = [
     '{"id": "plain", "prompt": "Say hello"}',
-    '{"prompt": "And again", "max_new_tokens": 8, "seed": 3, "temperature": 0.5, "answer": 5}',
+    '{"prompt": "And again", "max_new_tokens": 8.0, "seed": 3, "temperature": 0.5, "suppress": [1, 2], "answer": 5}',
     '"a text alone"',
     "",
     '{"id": 70, "template": "It is [MASK*3]."}',
@@ -51,7 +55,7 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     good, bad = found[:5], found[5:]
     assert [one["id"] for one in good] == ["plain", 1, 2, 70, "answer"]
     lm = dapd.load(MODEL, device="cpu")
-    alone = lm.generate("And again", max_new_tokens=8, early_stop=True, seed=3, temperature=0.5)
+    alone = lm.generate("And again", max_new_tokens=8, early_stop=True, seed=3, temperature=0.5, suppress=(1, 2))
     assert good[1] == {
         "id": 1,
         "text": alone.text,
@@ -99,7 +103,7 @@ def test_parquet_in_and_out(tmp_path: Path) -> None:
     assert batch(source, tmp_path / "lines.jsonl").exit_code == 0
     assert batch(source, tmp_path / "out.parquet").exit_code == 0
     table = parquet.read_table(tmp_path / "out.parquet")
-    assert tuple(table.column_names) == COLUMNS
+    assert table.column_names == list(COLUMNS)
     lines = results(tmp_path / "lines.jsonl")
     stored = [{k: v for k, v in row.items() if k != "seconds" and v is not None} for row in table.to_pylist()]
     assert stored == [{**line, "id": str(line["id"])} for line in lines], "numbers and texts in one column are texts"
@@ -107,16 +111,28 @@ def test_parquet_in_and_out(tmp_path: Path) -> None:
     rows = [{"id": number, "prompt": "a", "max_new_tokens": room} for number, room in rooms.items()]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     write(tmp_path / "same.jsonl", [json.dumps(row) for row in rows])
-    for name in ("in.parquet", "same.jsonl"):
+    # As pandas writes whole numbers beside a missing one.
+    floats = pyarrow.table({"id": [7.0, 9.0], "prompt": ["a", "a"], "max_new_tokens": [None, 8.0]})
+    parquet.write_table(floats, tmp_path / "floats.parquet")
+    for name in ("in.parquet", "same.jsonl", "floats.parquet"):
         assert batch(tmp_path / name, tmp_path / f"{name}.jsonl").exit_code == 0
-    assert results(tmp_path / "in.parquet.jsonl") == results(tmp_path / "same.jsonl.jsonl")
+        assert results(tmp_path / f"{name}.jsonl") == results(tmp_path / "in.parquet.jsonl")
     assert [one["id"] for one in results(tmp_path / "in.parquet.jsonl")] == [7, 9]
 
 
 def test_numbers_that_no_column_holds_are_written_as_texts(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow.parquet")
-    path = files.write(tmp_path / "out.parquet", [{"id": 2**70, "text": "a"}, {"id": 1, "text": "b"}], ("id", "text"))
+    rows = [{"id": 2**70, "text": "a"}, {"id": 1, "text": "b"}]
+    path = files.write(tmp_path / "out.parquet", rows, {"id": int, "text": str})
     assert files.read(path) == [{"id": str(2**70), "text": "a"}, {"id": "1", "text": "b"}]
+
+
+def test_parquet_files_of_results_fit_together(tmp_path: Path) -> None:
+    """Whatever is missing in them: the errors of a good job, the texts of one without any."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows: list[Record] = [{"id": 1, "text": "a", "seconds": 0.5}, {"id": 2, "error": "no prompt"}]
+    schemas = [parquet.read_schema(files.write(tmp_path / f"{row['id']}.parquet", [row], COLUMNS)) for row in rows]
+    assert schemas[0].equals(schemas[1])
 
 
 @pytest.mark.parametrize(
@@ -134,11 +150,26 @@ def test_inputs_that_are_refused_before_anything_runs(tmp_path: Path, lines: lis
     assert not parts_of(tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("names", [("in.txt", "out.jsonl"), ("in.jsonl", "out.csv"), ("absent.jsonl", "out.jsonl")])
+@pytest.mark.parametrize("names", [("in.txt", "out.jsonl"), ("in.jsonl", "out.csv")])
 def test_files_that_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     write(tmp_path / "in.jsonl", MIXED)
     done = batch(tmp_path / names[0], tmp_path / names[1])
     assert isinstance(done.exception, DapdError)
+
+
+@pytest.mark.parametrize("name", ["absent.jsonl", "absent.parquet"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    assert str(batch(tmp_path / name, tmp_path / "out.jsonl").exception).endswith(f"{name}: No such file or directory")
+
+
+def test_a_date_that_python_does_not_know(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    far = pyarrow.table({"prompt": ["a"], "date": pyarrow.array([1 << 40], pyarrow.timestamp("s"))})
+    parquet.write_table(far, tmp_path / "in.parquet")
+    done = batch(tmp_path / "in.parquet", tmp_path / "out.jsonl")
+    assert str(done.exception) == f"cannot read {tmp_path / 'in.parquet'}: date value out of range"
 
 
 def test_neither_the_input_nor_a_file_of_others_is_written_over(tmp_path: Path) -> None:
@@ -204,3 +235,32 @@ def test_one_job_at_a_time(tmp_path: Path) -> None:
     parts_of(output).mkdir()
     with alone_in(parts_of(output)):
         assert "another process is at work" in str(batch(source, output).exception)
+
+
+def test_what_fails_in_a_job_is_not_laid_to_its_lock(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the device is broken"), alone_in(tmp_path):
+        raise RuntimeError("the device is broken")
+
+
+def test_a_file_system_without_links_and_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of memory sticks, cloud drives and some clusters."""
+    fcntl = pytest.importorskip("fcntl")
+    asked = []
+
+    def refused(number: int) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            asked.append(number)
+            raise OSError(number, os.strerror(number))
+
+        return call
+
+    monkeypatch.setattr(os, "link", refused(errno.EPERM))
+    monkeypatch.setattr(fcntl, "flock", refused(errno.ENOSYS))
+    source, output = write_prompts(tmp_path / "in.jsonl", 2), tmp_path / "out.jsonl"
+    for _ in range(2):
+        assert batch(source, output).exit_code == 0
+    assert len(results(output)) == 2
+    assert {errno.EPERM, errno.ENOSYS} == set(asked)
+    done = batch(source, output, "-n", "4")
+    assert "max_new_tokens: 8 there, 4 here" in str(done.exception)
+    assert not list(tmp_path.rglob("*.draft"))

@@ -9,12 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dapd.cli.app import app
+from dapd.decoding import Step
 from dapd.errors import DapdError
 from dapd.scale.batch import parts_of
 from dapd.scale.on_ray import Seat
+from dapd.scale.recipe import Recipe
 from dapd.scale.team import Spread, SpreadLM
 from dapd.scale.work import Call, Failure
 from dapd.scale.workers import STARTS, STRIKES, Processes, devices
+from dapd.trace import Recorder
 from scale.jobs import (
     MODEL,
     RECIPE,
@@ -68,6 +71,23 @@ def test_workers_that_die_before_they_are_ready_end_the_job_with_a_reason(tmp_pa
         list(processes.outcomes([Deadly()]))
 
 
+def test_workers_import_what_their_leader_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "random.py").write_text(
+        "raise RuntimeError('a script of the user that is called like a module of Python')"
+    )
+    monkeypatch.chdir(tmp_path)
+    with Processes(RECIPE, 1) as processes:
+        [(_, found)] = processes.outcomes([Call(length_of, "xxx")])
+    assert found[0] == f"{MODEL}: 3 tokens"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_leader_takes_a_model_of_ones_own_as_it_is(device: str) -> None:
+    """Its function lets nobody choose a dtype, and its workers do not, either."""
+    path = Path(__file__).parents[2] / "examples" / "my_model.py"
+    assert Recipe(f"{path}:letters").here(device).network.device.type == "cpu"
+
+
 @pytest.mark.slow
 def test_what_a_worker_refuses_is_told_as_it_is() -> None:
     """The job ends with a reason; on a cluster a seat hands it over as a value, for the driver to say."""
@@ -77,6 +97,27 @@ def test_what_a_worker_refuses_is_told_as_it_is() -> None:
     assert number == 7
     assert isinstance(error, DapdError)
     assert f"the weights of {MODEL} are others at this worker" in str(error)
+
+
+def test_a_text_that_cannot_be_told_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a pass in its middle: a tokenizer of the user's own may not know what the model wrote."""
+    rows = rows_of(write_prompts(tmp_path / "in.jsonl", 3))
+    worker = RECIPE.worker()
+    alone = plain(dict(worker.outcomes(rows)))
+    add = Recorder.add
+
+    def fails(recorder: Recorder, step: Step) -> None:
+        if step.row == 1 and step.index == 1:
+            raise KeyError("no such token")
+        add(recorder, step)
+
+    monkeypatch.setattr(Recorder, "add", fails)
+    found = dict(worker.outcomes(rows))
+    failed = found.pop(1)
+    assert isinstance(failed, Failure)
+    assert "no such token" in failed.reason
+    assert plain(found) == {0: alone[0], 2: alone[2]}
+    assert not worker.busy
 
 
 def test_a_gpu_for_each_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

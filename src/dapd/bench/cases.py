@@ -68,6 +68,7 @@ class Case:
         known = self.strategy in NAIVE or self.strategy in PRESETS or "@" in self.strategy or is_own(self.strategy)
         if not known:
             raise unknown("strategy", self.strategy, [*PRESETS, *NAIVE])
+        self.rule()
         if self.strategy in NAIVE and self.reuse != "none":
             raise DapdError("the naive path reuses nothing; give --reuse none with it")
         if self.block is not None and self.gen % self.block:

@@ -165,8 +165,11 @@ class Report:
     def failures(self) -> list[str]:
         """The measurements that failed, each with its error."""
         keys = ("kind", "model", "strategy", "capture", "dtype")
-        wrong = [row for row in self.rows if "error" in row and row["kind"] != "target"]
-        return [f"{' '.join(str(row[key]) for key in keys if row.get(key))}: {row['error']}" for row in wrong]
+        wrong = [row for row in self.rows if "error" in row]
+        known = {row["error"] for row in wrong if row["kind"] != "target"}  # a target fails with what it measures
+        told = [row for row in wrong if row["kind"] != "target" or row["error"] not in known]
+        lines = (f"{' '.join(str(row[key]) for key in keys if row.get(key))}: {row['error']}" for row in told)
+        return list(dict.fromkeys(lines))
 
 
 def table_of(row: Record) -> str:

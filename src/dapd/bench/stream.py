@@ -191,6 +191,7 @@ class RowCosts:
     def __init__(self, bench: Bench, load: Load, strategy: Uneven, recordings: Recordings | None) -> None:
         lengths = {load.shortest + (load.longest - load.shortest) * i // (KNOTS - 1) for i in range(KNOTS)}
         # Lengths that recordings need not round up: the ideal has no padding.
+        self.gen = load.gen
         self.knots = sorted({max(1, rounded(length + load.gen, BUCKET) - load.gen) for length in lengths})
         self.values = [self._measure(bench, knot, load, strategy, recordings) / load.places for knot in self.knots]
 
@@ -204,7 +205,7 @@ class RowCosts:
     def __call__(self, length: int) -> float:
         """The cost at a length: interpolated between two knots, or extrapolated from the two nearest."""
         if len(self.knots) == 1:
-            return self.values[0] * length / self.knots[0]
+            return self.values[0] * (length + self.gen) / (self.knots[0] + self.gen)
         place = min(max(1, sum(knot <= length for knot in self.knots)), len(self.knots) - 1)
         (a, b), (x, y) = self.knots[place - 1 : place + 1], self.values[place - 1 : place + 1]
         return x + (y - x) * (length - a) / (b - a)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from dapd.bench import canvas as growth
 from dapd.bench import targets as goals
@@ -156,7 +157,7 @@ def finish(report: Report, save_table: Sequence[Path] | None) -> None:
     for table in report.tables():
         tables.show(console, table)
     for failure in report.failures():
-        console.print(f"failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(f"failed: {failure}"), style="red", soft_wrap=True)
     print(report.line())
     tables.save(save_table, *report.tables())
     if report.failed:
@@ -296,7 +297,7 @@ def stream_command(
     gen: Annotated[int, typer.Option(help="New tokens of every prompt.")] = 256,
     places: Annotated[int, typer.Option(help="Rows decoded at a time.")] = 8,
     first: Annotated[str, typer.Option(help="Prompt lengths of first generations; empty: none.")] = NEW_LENGTHS,
-    steps: Annotated[int, typer.Option(help="Passes of a first generation.")] = 45,
+    steps: Annotated[int, typer.Option(min=1, help="Passes of a first generation.")] = 45,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
     json: Json = None,

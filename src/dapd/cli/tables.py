@@ -9,7 +9,7 @@ from typing import Annotated
 import rich.table
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from dapd.io.table import Table, check_table_file, write_tables
 
@@ -47,16 +47,17 @@ def show(console: Console, table: Table) -> None:
     A table that is too wide comes in several parts, each of them with the columns of words.
     """
     for part in parts(table, console.width):
-        view = rich.table.Table(title=escape(part.title) or None, title_justify="left")
+        title = Text(part.title, "table.title") if part.title else None
+        view = rich.table.Table(title=title, title_justify="left")
         for place, name in enumerate(part.head):
             if place < part.words:
-                view.add_column(escape(name), overflow="fold")
+                view.add_column(Text(name), overflow="fold")
                 continue
             style = "dim" if name.endswith(" paper") else None
             width = number_width(part, place)
-            view.add_column(escape(folded(name)), justify="right", no_wrap=True, min_width=width, style=style)
+            view.add_column(Text(folded(name)), justify="right", no_wrap=True, min_width=width, style=style)
         for row in part.rows:
-            view.add_row(*map(escape, row))
+            view.add_row(*map(Text, row))  # as plain strings, my_file.py:Star:tau=1 would have a star in it
         console.print(view)
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 import torch
 
 from dapd.errors import DapdError
-from dapd.io.files import make_folder, parse_json, write_once, write_text, writing
+from dapd.io.files import lock, make_folder, parse_json, write_once, write_text, writing
 
 RESULTS, SETUP, ENVIRONMENT = "results.jsonl", "setup.json", "environment.jsonl"
 
@@ -111,7 +111,8 @@ class Run:
     def _results(self) -> Iterator[IO[bytes]]:
         """Open the file of results, locked against other processes."""
         path = self.folder / RESULTS
-        with writing(path), path.open("a+b") as file, _locked(file):
+        with writing(path), path.open("a+b") as file:
+            lock(file, wait=True)
             yield file
 
     def _take_over(self, where: Path, text: str) -> None:
@@ -215,21 +216,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return ran[0].stdout.strip() + ("+changes" if ran[1].stdout.strip() else "")
-
-
-@contextlib.contextmanager
-def _locked(file: IO[bytes]) -> Iterator[None]:
-    """Lock a file against other processes, where the system can; elsewhere only one process may use a folder."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _drop_cut_line(file: IO[bytes]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
@@ -77,8 +78,13 @@ def write_once(path: Path, text: str) -> None:
     with writing(path):
         try:
             draft.write_text(text, encoding="utf-8")
-            with contextlib.suppress(FileExistsError):
+            try:
                 path.hardlink_to(draft)
+            except FileExistsError:
+                pass
+            except OSError:  # there are file systems without links, such as those of memory sticks and cloud drives
+                if not path.exists():
+                    draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -112,21 +118,31 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-@contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder: a second process that asks for it is refused. On a system without file locks no
-    process is refused."""
+def lock(file: IO[Any], *, wait: bool) -> None:
+    """Lock an open file against other processes until it is closed; where one of them has it and `wait` is False,
+    BlockingIOError is raised. On a system or a file system without locks nothing is locked."""
     try:
         import fcntl
     except ImportError:
-        yield
         return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+            raise
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: a second process that asks for it is refused. Where there are no file locks, no
+    process is refused."""
     path = folder / ".lock"
-    with writing(path), path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DapdError(
-                f"another process is at work in {folder}: wait for its end, or give another folder"
-            ) from None
-        yield
+    with contextlib.ExitStack() as held:
+        with writing(path):
+            try:
+                lock(held.enter_context(path.open("a")), wait=False)
+            except BlockingIOError:
+                raise DapdError(
+                    f"another process is at work in {folder}: wait for its end, or give another folder"
+                ) from None
+        yield  # what fails from here on is not a matter of this file

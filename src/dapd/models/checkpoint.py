@@ -18,6 +18,9 @@ from dapd.io.files import parse_json
 
 INDEX = "model.safetensors.index.json"
 
+POINTER = b"version https://git-lfs"
+"""How a file begins that was cloned without Git LFS."""
+
 
 @dataclass(frozen=True)
 class TensorNames:
@@ -96,6 +99,15 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise DapdError(f"{key} is {value!r}; it must be a finite number above 0")
     return float(value)
+
+
+def rope_theta(config: Mapping[str, Any]) -> float:
+    """The base of the rotations, which newer versions of `transformers` write among `rope_parameters`. Rotations that
+    are scaled are refused there as anywhere."""
+    nested = config.get("rope_parameters") or {}
+    if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
+        raise DapdError(f"rope_parameters is {nested!r}; only those of rope_type 'default' are supported")
+    return number({**nested, **config}, "rope_theta", 10000.0)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -199,14 +211,24 @@ def load_weights(
 ) -> None:
     """Fill `tensors` (by our names) from the files of `folder`, which `check_weights` has found to fit.
 
-    With a `part` only that part of each stored tensor is read.
+    With a `part` only that part of each stored tensor is read. Where the config says that the head is the embedding, a
+    head that is stored as well must be equal to it.
     """
     places = {names.of(name): tensor for name, tensor in tensors.items()}
+    head = names.of("head.weight")
+    again: Tensor | None = None
     for file in weight_files(folder):
         with _opened(file, str(device)) as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
                 if name in places:  # one at a time: beside the network no more than one tensor is in memory
                     places[name].copy_(_read(content, name, places[name], part))
+                elif name == head:
+                    again = _read(content, name, tensors["embed.weight"], part)
+    if again is not None and not torch.equal(again.to(tensors["embed.weight"]), tensors["embed.weight"]):
+        raise DapdError(
+            f"{folder}: by its config.json the head is the embedding, but {head} holds something else: set "
+            "weight_tying or tie_word_embeddings to false there, or take that tensor away"
+        )
 
 
 def _read(content: Any, name: str, place: Tensor, part: Part | None) -> Tensor:
@@ -233,6 +255,9 @@ def _opened(file: Path, device: str) -> Iterator[Any]:
         with safe_open(file, framework="pt", device=device) as content:
             yield content
     except SafetensorError as error:
+        with file.open("rb") as start:
+            if start.read(len(POINTER)) == POINTER:
+                raise DapdError(f"{file} is a pointer of Git LFS, not the weights: run `git lfs pull` there") from None
         raise DapdError(f"{file} cannot be read, it may be truncated: {error}") from None
     except OSError as error:
         raise DapdError(f"cannot read {file}: {error.strerror or error}") from None

@@ -6,7 +6,7 @@ from typing import Any
 
 from dapd.errors import DapdError
 from dapd.models.base import Profile, reading_config
-from dapd.models.checkpoint import TensorNames, number
+from dapd.models.checkpoint import TensorNames, number, rope_theta
 from dapd.models.transformer import TransformerConfig
 
 NAMES = TensorNames(
@@ -48,7 +48,7 @@ def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None
             d_mlp=config["intermediate_size"],
             vocab_size=vocab,
             max_length=config["max_position_embeddings"],
-            rope_theta=number(config, "rope_theta", 10000.0),
+            rope_theta=rope_theta(config),
             norm_eps=number(config, "rms_norm_eps", 1e-6),
             qkv_bias=True,
             tied=bool(config.get("tie_word_embeddings", False)),

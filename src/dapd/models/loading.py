@@ -207,7 +207,7 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     except ImportError:
         raise missing_extra("huggingface_hub", "hub", f"downloading {source}") from None
     try:
-        patterns = ["*.json", "*.safetensors", "*.txt"]
+        patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
         return Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client has no common base class for its failures
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -122,7 +122,7 @@ def _answer(work: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any,
 def _begin(line: Line, space: dict[str, Any], content: list[Any]) -> tuple[Any, ...]:
     """Run the program, then the check's imports, which it may rely on; give those of its names that the check uses."""
     program, imports, names = content
-    exec(compile(program, "<candidate>", "exec"), space)
+    exec(compile(program, "<candidate>", "exec", dont_inherit=True), space)
     for statement in imports:
         try:
             exec(statement, space)

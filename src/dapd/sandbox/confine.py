@@ -66,13 +66,14 @@ def confine(allowance: Allowance, keep: tuple[int, ...]) -> tuple[str, ...]:
             layers.append(name)
 
     attempt("end", system.die_with_parent)
+    attempt("keys", system.forget_keys)
     attempt("namespaces", lambda: _enter_namespaces(root))
     if "namespaces" in layers:
         attempt("scratch", lambda: system.mount_scratch(allowance.folder, SCRATCH_MB))
         _descend_twice()
     if root:
         attempt("user", lambda: _become(allowance.user, allowance.folder))
-    else:
+    if "user" not in layers:  # root may be the only user that there is, as in some containers
         attempt("capabilities", lambda: system.set_capabilities(0))
     if "end" in layers:
         system.die_with_parent()  # the kernel forgets the setting at every fork and when the user changes
@@ -143,11 +144,15 @@ def _become(user: int, folder: str) -> None:
     """Become a user who owns nothing but a folder. Where Python itself lies in a folder that only root may enter, the
     capability to read it is kept."""
     closed = any(not _open_to_all(path) for path in python_folders())
-    os.chown(folder, user, user)
     os.setgroups([])
     system.keep_capabilities()
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
+    os.chown(folder, user, user)
+    try:
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError:
+        os.chown(folder, 0, 0)
+        raise
     system.set_capabilities(system.READ_SEARCH if closed else 0)
 
 

@@ -18,8 +18,11 @@ from typing import Any, NamedTuple
 from dapd.sandbox.wire import ClosedError, End, GarbageError
 
 MOST_WORDS = 300
-LARGEST_SIP = 256
-"""The most elements of a program's iterator that are asked for at once."""
+SINGLY = 64
+"""The elements of a program's iterator that are asked for one by one at first: one that the check does not want may
+take for ever, or change something."""
+SIP = 256
+"""The elements that are asked for at once after those."""
 
 
 class Remote:
@@ -49,13 +52,13 @@ class Remote:
 
     def __iter__(self) -> Iterator[Any]:
         take = self._line.ask("iterate", self)
-        count = 1
+        given = 0
         while True:
-            elements, last = _pair(take(count))
+            elements, last = _pair(take(1 if given < SINGLY else SIP))
             yield from elements
             if last:
                 return
-            count = min(2 * count, LARGEST_SIP)
+            given += len(elements)
 
     def __next__(self) -> Any:
         elements, _ = _pair(self._line.ask("iterate", self)(1))
@@ -117,6 +120,15 @@ class Line(End):
 
     def lendable(self, value: Any) -> bool:
         return callable(value)
+
+    def check(self, payload: bytes) -> None:
+        """Refuse the one instruction of a pickle that changes an object which is there already: where functions of the
+        check are lent, it could give them other defaults. No honest message holds it."""
+        if self._lent:
+            import pickletools
+
+            if any(code.name == "BUILD" for code, _, _ in pickletools.genops(payload)):
+                raise GarbageError("a message that changes a function of the check")
 
     def ask(self, operation: str, /, *arguments: Any, **named: Any) -> Any:
         """Have the program do an operation and wait for the result; meanwhile it may call functions of the check."""
@@ -274,7 +286,7 @@ def examine(line: Line, program: str, check: str) -> str:
             raise GarbageError("names that are none")
         space: dict[str, Any] = {name: value for name, value in defined.items() if name in names.wanted}
         space |= {name: importlib.import_module(name) for name in names.modules & set(space)}
-        exec(compile(check, "<check>", "exec"), space)
+        exec(compile(check, "<check>", "exec", dont_inherit=True), space)
     except ClosedError:
         return "failed: the program ended its process"
     except GarbageError as error:

@@ -29,10 +29,10 @@ main()
 """
 """Starts the keeper without the package around it: importing that would bring torch, and seconds."""
 
-LAYERS = ("namespaces", "scratch", "user", "capabilities", "end", "privileges", "landlock")
+LAYERS = ("namespaces", "scratch", "user", "capabilities", "end", "keys", "privileges", "landlock")
 """All protections, in this order: process ids, network, mounts and shared memory of the program's own; a folder of
-limited size; a user with no rights; no capabilities; the program's process is killed when the keeper ends; no way back
-to more rights; only the files that Python needs."""
+limited size; a user with no rights; no capabilities; the program's process is killed when the keeper ends; none of the
+keys that the kernel holds for the caller's session; no way back to more rights; only the files that Python needs."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that limit numerical libraries to one thread: without them there is one per core, and each counts as a
@@ -136,10 +136,11 @@ def _line(keeper: subprocess.Popen[bytes], seconds: float) -> bytes | None:
     """A line from the keeper; empty: it ended without one; None: there was none in time."""
     assert keeper.stdout is not None
     deadline = time.monotonic() + seconds
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(keeper.stdout, select.POLLIN)
     text = b""
     while not text.endswith(b"\n"):
-        readable, _, _ = select.select([keeper.stdout], [], [], max(0.0, deadline - time.monotonic()))
-        if not readable:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return None
         part = os.read(keeper.stdout.fileno(), 1)
         if not part:

@@ -88,6 +88,20 @@ def mount_scratch(folder: str, megabytes: int) -> None:
     _call("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_DEVICES_NO_SETUID, options)
 
 
+KEYS = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of the call that manages the kernel's keyrings, by kind of machine."""
+_JOIN_SESSION_KEYRING = 1
+
+
+def forget_keys() -> None:
+    """Leave the session's keyring, in which the kernel keeps keys of the user (such as Kerberos tickets), for an empty
+    one: it would survive even a change of the user."""
+    machine = os.uname().machine
+    if machine not in KEYS:
+        raise OSError(f"keyctl: not known on {machine}")
+    _call("syscall", KEYS[machine], _JOIN_SESSION_KEYRING, None)
+
+
 # Landlock, the kernel's own way for a process to give up rights on files; the numbers are the same on all machines.
 _CREATE_RULES = 444
 _ADD_RULE = 445

@@ -135,10 +135,14 @@ class End:
         """Send a value."""
         send(self._writer, self.pack(value))
 
+    def check(self, payload: bytes) -> None:
+        """Refuse a message before it is read, where the other end may not be trusted with what it could contain."""
+
     def get(self) -> Any:
         """Wait for a value."""
         payload = receive(self._reader)
         try:
+            self.check(payload)
             return _Unpickler(io.BytesIO(payload), self._untag).load()
         except (ClosedError, GarbageError):
             raise
@@ -176,7 +180,13 @@ class End:
 
 
 def _library(module: str, name: str) -> Callable[..., Any]:
-    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+    def build(*arguments: Any) -> Any:
+        # Some of these classes take any object that behaves like a number, and believe what it says of itself.
+        if not all(type(argument) in PLAIN for argument in arguments):
+            raise GarbageError(f"a {name} of parts that are not plain")
+        return getattr(importlib.import_module(module), name)(*arguments)
+
+    return build
 
 
 BUILDERS: dict[str, Callable[..., Any]] = {

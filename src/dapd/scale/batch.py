@@ -23,8 +23,16 @@ from dapd.scale.team import Team
 from dapd.scale.work import Failure, Order
 from dapd.settings import LOOP_FIELDS, Setting, describe, with_fields
 
-COLUMNS = ("id", "text", "finish_reason", "passes", "tokens", "seconds", "error")
-"""What a result says: its text and what it took, or why there is none."""
+COLUMNS = {
+    "id": int,
+    "text": str,
+    "finish_reason": str,
+    "passes": int,
+    "tokens": int,
+    "seconds": float,
+    "error": str,
+}
+"""What a result says: its text and what it took, or why there is none. An id may be a text, too."""
 
 MEANT = frozenset({"id", "prompt", "messages", "template", "max_new_tokens", *LOOP_FIELDS})
 """Columns of a row that are read; any other is ignored."""
@@ -95,7 +103,7 @@ class Row:
     def _said(self) -> dict[str, Any]:
         """The row's columns that are not null."""
         columns = self.content if isinstance(self.content, dict) else {}
-        return {name: value for name, value in columns.items() if value is not None}
+        return {name: _plain(value) for name, value in columns.items() if value is not None}
 
     @property
     def _template(self) -> str | None:
@@ -144,12 +152,19 @@ def read_rows(path: Path, plan: Plan) -> list[Row]:
 
 
 def _row(number: int, content: Any, plan: Plan) -> Row:
-    name = content.get("id") if isinstance(content, dict) else None
-    if name is None:
-        return Row(number, content, plan)
+    given = content.get("id") if isinstance(content, dict) else None
+    name = number if given is None else _plain(given)
     if isinstance(name, str | int) and not isinstance(name, bool):
         return Row(name, content, plan)
-    return Row(number, files.Unreadable(f"id is {name!r}; it must be a text or a whole number"), plan)
+    return Row(number, files.Unreadable(f"id is {given!r}; it must be a text or a whole number"), plan)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a file as settings take it. A list is a tuple, and 4.0 is 4: as such a whole number is written by
+    programs that know no other place for it beside a missing value."""
+    if isinstance(value, list):
+        return tuple(_plain(one) for one in value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def without_meaning(rows: Sequence[Row]) -> list[str]:

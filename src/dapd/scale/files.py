@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def read(path: Path) -> list[Any]:
     """The rows of a file: the value of each, or an `Unreadable` with the reason."""
     reader = _by_ending(path, {".jsonl": _read_lines, ".parquet": _read_parquet})
     try:
+        path.stat()  # pyarrow does not say that a file is missing
         rows: list[Any] = reader(path)
     except OSError as error:
         raise DapdError(f"cannot read {path}: {error.strerror or first_line(error)}") from None
@@ -29,8 +30,8 @@ def read(path: Path) -> list[Any]:
     return rows
 
 
-def write(path: Path, records: Sequence[Record], columns: Sequence[str]) -> Path:
-    """The records as a file, whole or not at all."""
+def write(path: Path, records: Sequence[Record], columns: Mapping[str, type]) -> Path:
+    """The records as a file, whole or not at all: the columns by their names, with the type of their values."""
     writer = _by_ending(path, {".jsonl": _lines, ".parquet": _parquet})
     return write_bytes(path, writer(records, columns))
 
@@ -65,25 +66,30 @@ def _read_parquet(path: Path) -> list[Any]:
     arrow = _pyarrow()
     try:
         rows: list[Any] = arrow.read_table(path).to_pylist()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError, NotImplementedError) as error:  # dates beyond Python's, unusual codecs
         raise DapdError(f"cannot read {path}: {first_line(error)}") from None
     return rows
 
 
-def _lines(records: Sequence[Record], columns: Sequence[str]) -> bytes:
+def _lines(records: Sequence[Record], columns: Mapping[str, type]) -> bytes:
     lines = ({name: record[name] for name in columns if name in record} for record in records)
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
 
 
-def _parquet(records: Sequence[Record], columns: Sequence[str]) -> bytes:
+def _parquet(records: Sequence[Record], columns: Mapping[str, type]) -> bytes:
     arrow = _pyarrow()
     out = io.BytesIO()
     import pyarrow
 
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
+    kinds = dict(columns)
     whole = {name: [record.get(name) for record in records] for name in columns}
     if not all(isinstance(one, int) and -(2**63) <= one < 2**63 for one in whole["id"]):
-        whole["id"] = [str(one) for one in whole["id"]]  # a column has one type
-    arrow.write_table(pyarrow.table(whole), out)
+        kinds["id"] = str  # a column has one type
+        whole["id"] = [str(one) for one in whole["id"]]
+    # A column without a single value would have no type at all, and files of one kind would not fit together.
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    arrow.write_table(pyarrow.table(whole, schema), out)
     return out.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from dapd.evaluation.fingerprint import fingerprint
 from dapd.generation import DiffusionLM
 from dapd.io import own
 from dapd.models.devices import default_dtype
-from dapd.own_models import load_named
+from dapd.own_models import is_own_model, load_named
 from dapd.scale.work import Worker
 
 
@@ -45,7 +46,9 @@ class Recipe:
 
         It encodes prompts and identifies the weights; it decodes nothing.
         """
-        dtype = torch.bfloat16 if self.fp8 else self.dtype or default_dtype(device)
+        dtype = torch.bfloat16 if self.fp8 else self.dtype
+        if dtype is None and not is_own_model(self.model):  # which need not let anybody choose
+            dtype = default_dtype(device)
         lm = load_named(self.model, device="cpu", dtype=dtype)
         return DiffusionLM(lm.network, lambda: lm.tokenizer, name=f"{lm.name} (fp8)") if self.fp8 else lm
 
@@ -58,7 +61,9 @@ class Recipe:
             weights=fingerprint(here) if certain else None,
             own_files=tuple(path.resolve() for path in own.files()),
             own_sources=own.sources(),
-            paths=tuple(path for path in sys.path if path and not path.startswith((sys.prefix, sys.base_prefix))),
+            paths=tuple(
+                os.path.abspath(path) for path in sys.path if not path.startswith((sys.prefix, sys.base_prefix))
+            ),
         )
 
     def worker(self) -> Worker:

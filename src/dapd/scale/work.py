@@ -151,10 +151,14 @@ class Worker:
         for step in self.decoder.step() if self.rows else ():
             assert isinstance(step.row, int)
             row = self.rows[step.row]
-            row.recorder.add(step)
-            if step.done:
-                del self.rows[step.row]
-                outcomes.append((step.row, row.ask.end(self.lm, self.lm.completion(row.canvas, row.recorder))))
+            try:
+                row.recorder.add(step)
+                if step.done:
+                    outcomes.append((step.row, row.ask.end(self.lm, self.lm.completion(row.canvas, row.recorder))))
+                    del self.rows[step.row]
+            except Exception as wrong:  # a tokenizer of the user's own can fail on what the model wrote
+                self.decoder.cancel(step.row)
+                self.decoder.failures[step.row] = wrong
         for name, error in self.decoder.failures.items():
             assert isinstance(name, int)
             del self.rows[name]

@@ -142,11 +142,13 @@ class _Member:
         mine, theirs = socket.socketpair()
         with theirs:
             code = f"import gc; gc.disable(); from {__name__} import main; main({theirs.fileno()})"
-            paths = dict.fromkeys([*recipe.paths, *sys.path])
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+            paths = dict.fromkeys(map(os.path.abspath, [*recipe.paths, *sys.path]))
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             if recipe.device == "cpu":
                 environment["OMP_NUM_THREADS"] = "1"
-            process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment)
+            # Without -P it would import a random.py of the folder that it starts in, where the leader looks for none.
+            command = [sys.executable, "-P", "-c", code]
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         member = cls(recipe, process, Connection(mine.detach()))
         member._post(recipe)
         return member
