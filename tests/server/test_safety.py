@@ -158,6 +158,16 @@ def test_a_malformed_body_is_the_clients_mistake(served, name):
     assert len(answer.text) < 1000
 
 
+def test_a_schema_of_any_depth_is_the_clients_mistake(served):
+    """Python reads JSON that is nested about a thousand levels deep, and may then be unable to write it."""
+    for depth in range(900, 1000, 2):
+        schema = '{"type":"array","items":' * depth + "1" + "}" * depth
+        form = f'{{"type": "json_schema", "json_schema": {{"schema": {schema}}}}}'
+        body = f'{{"model": "{served.lm.name}", "prompt": "x", "response_format": {form}}}'
+        answer = served.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, depth
+
+
 def test_other_content_and_other_methods(served):
     form = served.http.post("/v1/completions", content=b'{"model":"x"}', headers={"content-type": "text/plain"})
     assert form.status_code == 400

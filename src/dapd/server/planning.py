@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dapd.decoding import Constraint, Options, Reuse
 from dapd.decoding.row import Row
 from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError
+from dapd.forms import as_json
 from dapd.generation import DiffusionLM
 from dapd.lab.tasks.rooms import room_for
 from dapd.server.config import Limits
@@ -187,7 +187,7 @@ class Planner:
             return None
         schema = {"type": "object"} if format_.json_schema is None else format_.json_schema.schema_
         with blaming("response_format"):
-            self._check_pattern("response_format", json.dumps(schema))
+            self._check_pattern("response_format", as_json(schema))
             return self.lm.form(json_schema=schema)
 
     def _check_pattern(self, param: str, written: str) -> None:
