@@ -14,7 +14,7 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.server import Config, Keys, Limits
-from server.helpers_server import Served, slow
+from server.helpers_server import Served, slow, until
 
 REFUSED = {
     "presence_penalty": 1.0,
@@ -252,6 +252,32 @@ def test_a_connection_is_kept_for_as_long_as_an_answer_takes(lm, monkeypatch):
     with Served(slow(lm)) as served:
         for _ in range(2):
             assert served.ask(strategy="original", max_tokens=16, eos="ban").status_code == 200
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_reads_nothing_is_left_and_a_slow_one_is_not(lm, monkeypatch, reads):
+    """No key is needed for these, and the system keeps open what is closed before it was read."""
+    monkeypatch.setattr("dapd.server.connection.SECONDS", 0.5)
+    with Served(lm) as served:
+        for listening in served.uvicorn.servers[0].sockets:  # what the system buffers for a client is inherited
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        host, port = served.base.removeprefix("http://").split(":")
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.connect((host, int(port)))
+            request = f"GET /static/saved.html HTTP/1.1\r\nHost: {host}\r\n"
+            raw.sendall(f"{request}\r\n{request}Connection: close\r\n\r\n".encode())
+            until(lambda: served.uvicorn.server_state.connections)
+            if not reads:
+                until(lambda: not served.uvicorn.server_state.connections, 5)
+                return
+            began = time.monotonic()
+            answer = bytearray()
+            while part := raw.recv(2048):
+                answer += part
+                time.sleep(0.03)
+            assert answer.count(b"200 OK") == 2
+            assert time.monotonic() - began > 1
 
 
 def test_keys_open_the_door(lm):
