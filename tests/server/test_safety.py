@@ -195,6 +195,9 @@ def test_limits_on_prompt_generation_and_choices(lm):
         assert served.ask(max_tokens=31).status_code == 400
         assert served.ask(n=3, temperature=1.0).status_code == 400
         assert served.ask(prompt=["a", "b", "c"]).status_code == 400
+        for name in ("block_length", "n_blocks"):
+            error = served.ask(max_tokens=None, **{name: 31}).json()["error"]
+            assert (error["param"], error["message"]) == (name, f"{name} is 31; at most 30 new tokens are allowed")
         assert served.ask("infill", template="[MASK*31]").status_code == 400
         assert served.ask(prompt="x" * 20, max_tokens=30).status_code == 200
 
