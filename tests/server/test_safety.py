@@ -87,7 +87,8 @@ def test_a_prompt_that_leaves_no_room_is_the_one_to_blame(served):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "words"), [("GET", "completions", "use POST"), ("POST", "words", "no such path")]
+    ("method", "path", "words"),
+    [("GET", "completions", "use POST"), ("POST", "words", "no such path"), ("POST", "completions/", "no such path")],
 )
 def test_a_wrong_path_or_method_says_which_is_right(served, method, path, words):
     assert words in served.http.request(method, f"/v1/{path}").json()["error"]["message"]

@@ -128,7 +128,10 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
         await asyncio.to_thread(engine.stop)
         front.close()
 
-    app = FastAPI(title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
+    # A path with a slash too many is an error: behind a proxy the framework's redirection would name the wrong server.
+    app = FastAPI(
+        title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.add_middleware(Guard, config=config, metrics=engine.metrics)
     if config.origins:
         # Outside of the guard: a browser asks whether a page may send a key, and sends none with that question.
