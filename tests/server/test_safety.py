@@ -339,6 +339,14 @@ def test_other_origins_and_other_names_are_refused(lm):
             assert served.http.get("/version", headers={"Host": name}).status_code == status, name
 
 
+def test_an_origin_that_no_browser_sends_is_refused():
+    for wrong in ("https://a.example/", "a.example", "*", "https://A.example", "https://a.example:443", "http://a:80", ""):
+        with pytest.raises(DapdError, match="none that a browser sends"):
+            Config(origins=(wrong,))
+    for right in ("https://a.example", "http://localhost:3000", "http://[::1]:80800", "null", "vscode-webview://1x-2"):
+        assert Config(origins=(right,)).origins == (right,)
+
+
 def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
     """A browser first asks whether the page may send JSON and a key, and then shows it answers that name its origin."""
     friend = "https://friend.example"
