@@ -213,6 +213,18 @@ def test_a_body_that_never_comes_is_not_waited_for(lm):
             assert time.monotonic() - began < 5
 
 
+def test_whoever_is_still_sending_when_the_server_ends_is_told_so(lm):
+    with Served(lm) as served:
+        host, port = served.base.removeprefix("http://").split(":")
+        raw = socket.create_connection((host, int(port)), timeout=10)
+        raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{".encode())
+        until(lambda: served.uvicorn.server_state.tasks)
+    with raw:
+        answer = raw.recv(10_000)
+    assert b" 503 " in answer
+    assert b"x-request-id" in answer
+
+
 def test_a_body_that_comes_drop_by_drop_is_not_waited_for(lm):
     """Every part comes well within the time that the whole body has."""
     with Served(lm, body_seconds=1) as served:
