@@ -339,7 +339,7 @@ NAMES = ['"', "\\", "\n", "\\d"]
         ({"type": "object"}, lambda v: isinstance(v, dict)),
         ({"type": "object", "additionalProperties": False}, lambda v: v == {}),
         (
-            {"type": "object", "properties": dict.fromkeys(NAMES, {"type": "null"}), "required": NAMES},
+            {"type": "object", "properties": {name: {"type": "null"} for name in NAMES}, "required": NAMES},
             lambda v: list(v) == NAMES,
         ),
     ],
@@ -358,7 +358,7 @@ def test_a_time_with_a_fraction_is_json():
 
 def test_a_schema_that_is_no_json_is_refused(lm):
     for schema in (dict, {"const": {1}}):
-        with pytest.raises(DapdError, match="the schema is not a JSON object: .* is not JSON serializable"):
+        with pytest.raises(DapdError, match=r"the schema is not a JSON object: .* is not JSON serializable"):
             lm.form(json_schema=schema)
 
 

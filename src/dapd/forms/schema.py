@@ -121,7 +121,7 @@ def _check_values(schema: Mapping[str, Any], keys: set[str], where: str) -> None
         if not any(_is_of(value, kind) for kind in kinds):
             raise DapdError(f"{where}: the value {value!r} is not of type {' or '.join(kinds)}")
         if not _is_kept(value):
-            raise DapdError(f"{where}: the number {value!r} cannot be kept as it is; allowed: 64 bits, or 15 digits and a point")
+            raise DapdError(f"{where}: the number {value!r} cannot be kept as it is; allowed: 64 bits, or 15 digits")
 
 
 def _is_of(value: object, kind: str) -> bool:
