@@ -89,11 +89,17 @@ class Front:
         self.planner.check_model(body)
         seconds = self.planner.seconds(body)
         deadline = time.monotonic() + seconds
+        reading = asyncio.get_running_loop().run_in_executor(readers, self._read, read, body)
         try:
-            async with asyncio.timeout(seconds if form else None):
-                plan = await asyncio.get_running_loop().run_in_executor(readers, self._read, read, body)
+            async with watching(request.receive, reading.cancel), asyncio.timeout(seconds if form else None):
+                plan = await reading
         except TimeoutError:
             return mistakes.answer(*mistakes.FAULTS["timeout"])
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # the server ends
+                raise
+            return mistakes.answer(*mistakes.FAULTS["gone"])
         ticket = Ticket(self.engine, self.lm, plan, deadline)
         answers = Answers(kind, self.lm, plan, _n_top(body))
         if body.stream:
