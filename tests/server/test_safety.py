@@ -363,6 +363,7 @@ def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
     """A browser first asks whether the page may send JSON and a key, and then shows it answers that name its origin."""
     friend = "https://friend.example"
     wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    wanted["Access-Control-Request-Private-Network"] = "true"  # as Chromium asks for a server on loopback
     with Served(lm, Config(origins=(friend,), keys=Keys(("first",)))) as served:
 
         def asked(origin: str) -> httpx.Response:
@@ -371,6 +372,7 @@ def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
         assert asked(friend).status_code == 200
         assert asked(friend).headers["access-control-allow-origin"] == friend
         assert "authorization" in asked(friend).headers["access-control-allow-headers"]
+        assert asked(friend).headers["access-control-allow-private-network"] == "true"
         assert "access-control-allow-origin" not in asked("https://evil.example").headers
         for key, status in {"first": 200, "wrong": 401}.items():
             answer = served.http.get("/v1/models", headers={"Origin": friend, "Authorization": f"Bearer {key}"})

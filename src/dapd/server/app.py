@@ -146,6 +146,7 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
             allow_origins=config.origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
+            allow_private_network=True,  # browsers ask for it where a page of the web calls a server on loopback
             expose_headers=("X-Request-ID", "Retry-After"),
         )
     app.state.close = front.close
