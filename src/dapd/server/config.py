@@ -125,7 +125,7 @@ class Keys:
         lines: list[str] = []
         if path is not None:
             try:
-                lines = path.read_text(encoding="utf-8").splitlines()
+                lines = path.read_text(encoding="utf-8-sig").splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise DapdError(f"cannot read API keys from {path}: {getattr(error, 'strerror', error)}") from None
         found = [key.strip() for key in (*lines, *os.environ.get(KEYS_VARIABLE, "").split(","))]
