@@ -132,6 +132,16 @@ class TestTranscript:
         assert read.read(self.put(0, b"a\xe6\x97")) == "a"
         assert read.read(self.put(3, b"\xa5")) == "日"
 
+    def test_what_the_tokenizer_writes_otherwise_later_does_not_end_the_text(self, lm, monkeypatch):
+        """As those of BERT do, which take spaces away before what is left of a word."""
+        write = lm.tokenizer.decode
+        monkeypatch.setattr(lm.tokenizer, "decode", lambda ids: write(ids).replace(" 's", "'s"))
+        read = self.transcript(lm)
+        assert read.read(self.put(0, "it '")) == "it '"
+        assert read.read(self.put(4, "s no")) == "'s no"
+        assert read.read(self.put(8, "w")) == "w"
+        assert read.text == "it's now"
+
     def test_the_beginning_of_a_stop_string_waits(self, lm):
         read = self.transcript(lm, ["xyz"])
         assert read.read(self.put(0, "abxy")) == "ab"
