@@ -74,6 +74,8 @@ def test_commands(talk, lm, capsys, tmp_path):
         ("/strategy nothing", "unknown strategy"),
         ("/strategy dapd-staged tau=1", "tau"),
         ("/tokens many", "/tokens"),
+        ("/tokens ²", "/tokens"),
+        ("/tokens " + "1" * 5000, "/tokens"),
         ("/save", "/save FILE"),
         ("/save 'half", "cannot read the command"),
         ("zzz", "does not know"),
@@ -108,6 +110,22 @@ def test_ctrl_c_at_the_prompt_names_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", read)
     chat("lab", device="cpu")
     assert "/quit or Ctrl-D ends the conversation" in capsys.readouterr().err
+
+
+def test_a_line_that_is_no_text_does_not_end_the_conversation(monkeypatch, capsys):
+    said = iter([UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "/tokens", EOFError()])
+
+    def read(_: str) -> str:
+        line = next(said)
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    chat("lab", device="cpu", max_new_tokens=7)
+    out, err = capsys.readouterr()
+    assert "cannot read standard input: 'utf-8' codec can't decode" in err
+    assert out == "7\n"
 
 
 def test_the_opening_stays(lm):

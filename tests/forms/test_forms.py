@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 import time
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 import dapd
 from dapd.canvas import Canvas
 from dapd.errors import DapdError
-from dapd.forms import BuildLimits, build, check_schema
+from dapd.forms import BuildLimits, build, check_schema, worker
 from dapd.lab.tasks import get
 from dapd.models.base import Profile
 from dapd.models.tokenizer import byte_letters
@@ -294,6 +295,12 @@ REFUSED = {
     "maxLength": {"type": "string", "maxLength": 10**9},
     "several types": {"type": ["string", "null"], "maxLength": 3},
     "not a JSON object": {"type": "array", "items": 3},
+    r"with a format\): 'maxLength'": {"type": "string", "format": "date", "maxLength": 3},
+    "not of type string or null": {"enum": ["a", 1], "type": ["string", "null"]},
+    "type is 'text'": {"const": "a", "type": "text"},
+    "the number 18446744073709551616": {"enum": [2**64]},
+    "the number 0.1234567890123456 ": {"const": 0.1234567890123456},
+    "the number nan": {"const": float("nan")},
 }
 
 
@@ -311,6 +318,10 @@ def test_a_deep_schema_is_refused():
         check_schema(schema)
 
 
+NAMES = ['"', "\\", "\n", "\\d"]
+"""Names of properties that JSON writes with escapes."""
+
+
 @pytest.mark.parametrize(
     ("schema", "check"),
     [
@@ -326,12 +337,36 @@ def test_a_deep_schema_is_refused():
         ),
         ({"type": "string", "format": "date"}, lambda v: re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", v)),
         ({"type": "object"}, lambda v: isinstance(v, dict)),
+        ({"type": "object", "additionalProperties": False}, lambda v: v == {}),
+        (
+            {"type": "object", "properties": {name: {"type": "null"} for name in NAMES}, "required": NAMES},
+            lambda v: list(v) == NAMES,
+        ),
     ],
-    ids=["length", "number", "null", "any of", "enum", "array", "reference", "date", "object"],
+    ids=["length", "number", "null", "any of", "enum", "array", "reference", "date", "object", "nothing", "names"],
 )
 def test_values_are_what_the_schema_says(lm, schema, check):
     for done in lm.generate_batch(["x"] * 3, max_new_tokens=48, json_schema=schema, temperature=8.0):
         assert check(json.loads(done.text))
+
+
+def test_a_time_with_a_fraction_is_json():
+    pattern = worker.expression({"regex": None, "schema": {"type": "string", "format": "time"}})
+    assert re.fullmatch(pattern, '"12:00:00.5Z"')
+    assert not re.fullmatch(pattern, '"12:00:00\\\\x5Z"')
+
+
+def test_a_schema_that_is_no_json_is_refused(lm):
+    for schema in (dict, {"const": {1}}):
+        with pytest.raises(DapdError, match=r"the schema is not a JSON object: .* is not JSON serializable"):
+            lm.form(json_schema=schema)
+
+
+def test_a_form_says_what_is_to_be_installed(lm, monkeypatch):
+    """Neither torch nor the core brings numpy, without which nothing of a form can be imported."""
+    monkeypatch.setitem(sys.modules, "dapd.forms", None)
+    with pytest.raises(DapdError, match=r"pip install 'dapd\[forms\]'"):
+        lm.form(regex="a")
 
 
 def test_forms_are_kept(lm):

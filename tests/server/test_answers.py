@@ -75,6 +75,11 @@ def test_without_a_number_of_tokens_there_are_as_many_as_generate_takes(served, 
     assert answer.json()["usage"]["completion_tokens"] == min(DEFAULT_NEW_TOKENS, served.config.limits.new_tokens, room)
 
 
+def test_without_a_number_of_tokens_the_blocks_of_a_setting_fit(lm):
+    with Served(lm, new_tokens=30) as served:
+        assert served.ask(max_tokens=None, strategy="klass@llada/mbpp").status_code == 200  # four blocks
+
+
 def test_a_full_canvas_ends_by_length(served):
     answer = served.ask(eos="ban", logit_bias={str(served.lm.network.profile.eot_id or 0): -100}).json()
     assert answer["choices"][0]["finish_reason"] == "length"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import openai
 import pytest
+
+from server.helpers_server import until
 
 pytest.importorskip("outlines_core", reason="forms need dapd[forms]")
 
@@ -74,3 +78,28 @@ def test_the_time_of_a_request_counts_while_its_form_is_built(served, monkeypatc
     assert served.ask(regex="a", timeout=0.1).status_code == 504
     assert served.ask(response_format={"type": "text"}, max_tokens=4).status_code == 200  # it does not wait for forms
     assert time.monotonic() - began < 1
+
+
+def test_a_form_that_nobody_waits_for_any_more_is_not_built(served, monkeypatch):
+    """A client that asks again after its own time is up would otherwise keep all others waiting for forms of its."""
+    built = []
+
+    def form(regex, **_):
+        built.append(regex)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(served.lm, "form", form)
+
+    def ask(regex: str) -> int:
+        body = served.body("completions", {"regex": regex, "max_tokens": 4})
+        return httpx.post(f"{served.base}/v1/completions", json=body, timeout=0.2 if regex == "b" else 20).status_code
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(ask, "a")
+        until(lambda: built)
+        with pytest.raises(httpx.ReadTimeout):
+            ask("b")
+        assert ask("c") == 200
+        assert first.result() == 200
+    assert built == ["a", "c"]
+    assert served.metric('dapd:requests_total{path="/v1/completions",status="499"}') == 1

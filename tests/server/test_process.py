@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import pytest
 
 from cli.test_mistakes import fails
 from dapd.cli import main
+from dapd.cli.serve import tell
 from dapd.server import Config
 from server.helpers_server import events, until
 
@@ -118,6 +120,18 @@ def test_ctrl_c_ends_it_and_whoever_waits_is_told_so():
     assert "shutting down" in stream.text.splitlines()[-2]
     assert (whole.status_code, "shutting down" in whole.text) == (503, True)
     assert running.stderr.read() == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_log_that_cannot_be_written_keeps_nobody_from_being_served(monkeypatch):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        tell("lab, at http://127.0.0.1:8000")
+        with pytest.raises(OSError, match="No space left"):
+            print("lab", file=full, flush=True)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
 
 
 def test_the_address_of_a_server():

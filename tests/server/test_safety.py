@@ -14,7 +14,7 @@ import pytest
 
 from dapd.errors import DapdError
 from dapd.server import Config, Keys, Limits
-from server.helpers_server import Served, slow
+from server.helpers_server import Served, slow, until
 
 REFUSED = {
     "presence_penalty": 1.0,
@@ -87,7 +87,8 @@ def test_a_prompt_that_leaves_no_room_is_the_one_to_blame(served):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "words"), [("GET", "completions", "use POST"), ("POST", "words", "no such path")]
+    ("method", "path", "words"),
+    [("GET", "completions", "use POST"), ("POST", "words", "no such path"), ("POST", "completions/", "no such path")],
 )
 def test_a_wrong_path_or_method_says_which_is_right(served, method, path, words):
     assert words in served.http.request(method, f"/v1/{path}").json()["error"]["message"]
@@ -158,6 +159,16 @@ def test_a_malformed_body_is_the_clients_mistake(served, name):
     assert len(answer.text) < 1000
 
 
+def test_a_schema_of_any_depth_is_the_clients_mistake(served):
+    """Python reads JSON that is nested about a thousand levels deep, and may then be unable to write it."""
+    for depth in range(900, 1000, 2):
+        schema = '{"type":"array","items":' * depth + "1" + "}" * depth
+        form = f'{{"type": "json_schema", "json_schema": {{"schema": {schema}}}}}'
+        body = f'{{"model": "{served.lm.name}", "prompt": "x", "response_format": {form}}}'
+        answer = served.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, depth
+
+
 def test_other_content_and_other_methods(served):
     form = served.http.post("/v1/completions", content=b'{"model":"x"}', headers={"content-type": "text/plain"})
     assert form.status_code == 400
@@ -185,6 +196,9 @@ def test_limits_on_prompt_generation_and_choices(lm):
         assert served.ask(max_tokens=31).status_code == 400
         assert served.ask(n=3, temperature=1.0).status_code == 400
         assert served.ask(prompt=["a", "b", "c"]).status_code == 400
+        for name in ("block_length", "n_blocks"):
+            error = served.ask(max_tokens=None, **{name: 31}).json()["error"]
+            assert (error["param"], error["message"]) == (name, f"{name} is 31; at most 30 new tokens are allowed")
         assert served.ask("infill", template="[MASK*31]").status_code == 400
         assert served.ask(prompt="x" * 20, max_tokens=30).status_code == 200
 
@@ -197,6 +211,18 @@ def test_a_body_that_never_comes_is_not_waited_for(lm):
             began = time.monotonic()
             assert b"408" in raw.recv(1000)
             assert time.monotonic() - began < 5
+
+
+def test_whoever_is_still_sending_when_the_server_ends_is_told_so(lm):
+    with Served(lm) as served:
+        host, port = served.base.removeprefix("http://").split(":")
+        raw = socket.create_connection((host, int(port)), timeout=10)
+        raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{".encode())
+        until(lambda: served.uvicorn.server_state.tasks)
+    with raw:
+        answer = raw.recv(10_000)
+    assert b" 503 " in answer
+    assert b"x-request-id" in answer
 
 
 def test_a_body_that_comes_drop_by_drop_is_not_waited_for(lm):
@@ -244,6 +270,32 @@ def test_a_connection_is_kept_for_as_long_as_an_answer_takes(lm, monkeypatch):
             assert served.ask(strategy="original", max_tokens=16, eos="ban").status_code == 200
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_reads_nothing_is_left_and_a_slow_one_is_not(lm, monkeypatch, reads):
+    """No key is needed for these, and the system keeps open what is closed before it was read."""
+    monkeypatch.setattr("dapd.server.connection.SECONDS", 0.5)
+    with Served(lm) as served:
+        for listening in served.uvicorn.servers[0].sockets:  # what the system buffers for a client is inherited
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        host, port = served.base.removeprefix("http://").split(":")
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.connect((host, int(port)))
+            request = f"GET /static/saved.html HTTP/1.1\r\nHost: {host}\r\n"
+            raw.sendall(f"{request}\r\n{request}Connection: close\r\n\r\n".encode())
+            until(lambda: served.uvicorn.server_state.connections)
+            if not reads:
+                until(lambda: not served.uvicorn.server_state.connections, 5)
+                return
+            began = time.monotonic()
+            answer = bytearray()
+            while part := raw.recv(2048):
+                answer += part
+                time.sleep(0.03)
+            assert answer.count(b"200 OK") == 2
+            assert time.monotonic() - began > 1
+
+
 def test_keys_open_the_door(lm):
     with Served(lm, Config(keys=Keys(("first", "second")))) as served:
         for path in ("/v1/models", "/metrics", "/version", "/openapi.json"):
@@ -267,6 +319,8 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path, monkeypatch):
     with pytest.raises(DapdError, match="cannot read"):
         Keys.find(tmp_path / "none")
     monkeypatch.delenv("DAPD_API_KEYS")
+    path.write_bytes(b"\xef\xbb\xbffirst\r\nlast\r\n")  # as an editor of Windows writes it
+    assert all(key in Keys.find(path) for key in ("first", "last"))
     path.write_text("\n")
     with pytest.raises(DapdError, match="holds no API key"):
         Keys.find(path)
@@ -299,10 +353,19 @@ def test_other_origins_and_other_names_are_refused(lm):
             assert served.http.get("/version", headers={"Host": name}).status_code == status, name
 
 
+def test_an_origin_that_no_browser_sends_is_refused():
+    for wrong in ("https://a.example/", "a.example", "*", "", "https://A.example", "https://a:443", "http://a:80"):
+        with pytest.raises(DapdError, match="none that a browser sends"):
+            Config(origins=(wrong,))
+    for right in ("https://a.example", "http://localhost:3000", "http://[::1]:8080", "null", "vscode-webview://1x-2"):
+        assert Config(origins=(right,)).origins == (right,)
+
+
 def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
     """A browser first asks whether the page may send JSON and a key, and then shows it answers that name its origin."""
     friend = "https://friend.example"
     wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    wanted["Access-Control-Request-Private-Network"] = "true"  # as Chromium asks for a server on loopback
     with Served(lm, Config(origins=(friend,), keys=Keys(("first",)))) as served:
 
         def asked(origin: str) -> httpx.Response:
@@ -311,6 +374,7 @@ def test_a_page_that_may_call_can_do_so_from_a_browser(lm):
         assert asked(friend).status_code == 200
         assert asked(friend).headers["access-control-allow-origin"] == friend
         assert "authorization" in asked(friend).headers["access-control-allow-headers"]
+        assert asked(friend).headers["access-control-allow-private-network"] == "true"
         assert "access-control-allow-origin" not in asked("https://evil.example").headers
         for key, status in {"first": 200, "wrong": 401}.items():
             answer = served.http.get("/v1/models", headers={"Origin": friend, "Authorization": f"Bearer {key}"})

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -122,6 +123,29 @@ def test_a_client_that_hangs_up_takes_its_row_along(lm, stream):
         assert time.monotonic() - began < 2
         assert served.metric('dapd:texts_total{end="gone"}') == 1
         assert served.engine.decoder.rows == []
+
+
+def test_nobody_waits_while_a_form_is_looked_at(engine):
+    """The event loop hands requests in: as long as it waits, the whole server is silent."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def check(self, _):
+            begun.set()
+            assert go_on.wait(20)
+
+    formed, other = job(engine.lm, n_new=4), job(engine.lm, n_new=4)
+    formed.work = replace(formed.work, constraint=Slow())
+    engine.submit([formed])
+    assert begun.wait(20)
+    threading.Timer(5, go_on.set).start()
+    began = time.monotonic()
+    engine.submit([other])
+    engine.cancel([formed])
+    assert time.monotonic() - began < 2
+    go_on.set()
+    until(lambda: engine.idle)
+    assert isinstance(other.heard[-1], Finished)
 
 
 def test_a_cancelled_row_is_gone_by_the_next_pass(engine):

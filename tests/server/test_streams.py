@@ -6,8 +6,11 @@ import openai
 import pytest
 
 from dapd.canvas import Canvas
+from dapd.decoding import Options, decode
+from dapd.server.jobs import Job, Work
 from dapd.server.transcript import Transcript
-from dapd.settings import DEFAULT_STRATEGY
+from dapd.settings import DEFAULT_STRATEGY, setting
+from dapd.viewer import live
 from server.helpers_server import PROMPT
 
 CHAT = {"messages": [{"role": "user", "content": "Shuffle the list: 3 1 2"}], "max_tokens": 24}
@@ -51,6 +54,29 @@ def test_every_pass_is_told(served):
     assert [record["masks_left"] for record in records] == [step.masks_left for step in expected]
     assert all(record["revoked"] == [] and "edges" in record for record in records)
     assert said(chunks) == done.text
+
+
+@pytest.mark.parametrize("blocks", [{}, {"block_length": 8}, {"block_length": 8, "reuse": "prefix"}], ids=str)
+def test_graphs_are_those_of_the_trace(served, blocks):
+    fields = {"strategy": "dapd-staged", "eos": "ban", **blocks}
+    records = [c["denoise"] for c in served.chunks(stream_mode="denoise", edges=True, **fields) if "denoise" in c]
+    trace = served.lm.generate(PROMPT, max_new_tokens=16, early_stop=True, record_edges=True, **fields).trace
+    left = list(trace.slots)
+    assert any(step.edges for step in trace.steps)
+    for record, step in zip(records, trace.steps, strict=True):
+        assert record["edges"] == live(step, left)["edges"]
+        left = [place for place in left if place not in step.positions]
+
+
+def test_the_engine_keeps_no_list_of_edges(lm):
+    """A list of them takes a hundred bytes for each: five hundred new tokens filled gigabytes."""
+    work = Work(lm.canvas(PROMPT, 64), setting("dapd-staged").strategy, Options(record_edges=True), 0, 5, per_pass=True)
+    heard = []
+    job = Job(lm, work, 0, heard.append, 1e9)
+    for step in decode(lm.network, [work.canvas], work.strategy, work.options):
+        job.add(step)
+    assert all(passed.edges for passed in heard)
+    assert all(record.edges is None for record in job.recorder.trace.steps)
 
 
 def test_several_choices_share_a_stream(served):
@@ -105,6 +131,16 @@ class TestTranscript:
         read = self.transcript(lm)
         assert read.read(self.put(0, b"a\xe6\x97")) == "a"
         assert read.read(self.put(3, b"\xa5")) == "日"
+
+    def test_what_the_tokenizer_writes_otherwise_later_does_not_end_the_text(self, lm, monkeypatch):
+        """As those of BERT do, which take spaces away before what is left of a word."""
+        write = lm.tokenizer.decode
+        monkeypatch.setattr(lm.tokenizer, "decode", lambda ids: write(ids).replace(" 's", "'s"))
+        read = self.transcript(lm)
+        assert read.read(self.put(0, "it '")) == "it '"
+        assert read.read(self.put(4, "s no")) == "'s no"
+        assert read.read(self.put(8, "w")) == "w"
+        assert read.text == "it's now"
 
     def test_the_beginning_of_a_stop_string_waits(self, lm):
         read = self.transcript(lm, ["xyz"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -53,6 +54,9 @@ def chat(
             return
         except KeyboardInterrupt:
             print("\n/quit or Ctrl-D ends the conversation", file=sys.stderr)
+            continue
+        except UnicodeDecodeError as error:
+            print(f"error: cannot read standard input: {error}", file=sys.stderr)
             continue
         try:
             talk.take(said.strip())
@@ -114,7 +118,7 @@ class Conversation:
                 self._choose(strategy, settings)
             case "/tokens", []:
                 print(self.max_new_tokens)
-            case "/tokens", [number] if number.isdigit() and int(number) > 0:
+            case "/tokens", [number] if re.fullmatch("[0-9]{1,9}", number) and int(number) > 0:
                 self.max_new_tokens = int(number)
             case "/history", []:
                 for message in self.messages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -83,4 +84,5 @@ def serve(
 
 
 def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # such as a full disk, which keeps nobody from being served
+        print(text, file=sys.stderr, flush=True)

@@ -3,6 +3,6 @@
 from dapd.forms.automaton import Automaton
 from dapd.forms.building import LIMITS, BuildLimits, build
 from dapd.forms.language import Language
-from dapd.forms.schema import check_schema
+from dapd.forms.schema import as_json, check_schema
 
-__all__ = ["LIMITS", "Automaton", "BuildLimits", "Language", "build", "check_schema"]
+__all__ = ["LIMITS", "Automaton", "BuildLimits", "Language", "as_json", "build", "check_schema"]

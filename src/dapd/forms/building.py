@@ -15,7 +15,7 @@ from dapd.errors import DapdError, missing_extra
 from dapd.forms import worker
 from dapd.forms.automaton import Automaton
 from dapd.forms.language import Language
-from dapd.forms.schema import check_schema
+from dapd.forms.schema import as_json, check_schema, spelled
 from dapd.models.base import Profile
 
 
@@ -58,11 +58,11 @@ def build(
     """The language of a regular expression or a JSON Schema over a model's tokens: id -> the bytes it stands for."""
     if (regex is None) == (json_schema is None):
         raise DapdError("give a regex or a json_schema, one of them")
-    if find_spec("outlines_core") is None or find_spec("numpy") is None:
+    if find_spec("outlines_core") is None:
         raise missing_extra("outlines-core", "forms", "a prescribed form")
     if json_schema is not None:
         check_schema(json_schema)
-    written = regex if regex is not None else json.dumps(json_schema)
+    written = regex if regex is not None else as_json(json_schema)
     if not written or len(written) > limits.chars:
         raise DapdError(f"the pattern has {len(written)} characters; allowed: 1 to {limits.chars}")
     by_text: dict[str, list[int]] = {}
@@ -71,7 +71,7 @@ def build(
             by_text.setdefault(text.decode("latin-1"), []).append(number)
     task = {
         "regex": regex,
-        "schema": json_schema,
+        "schema": None if json_schema is None else spelled(json_schema),
         "tokens": list(by_text.items()),
         "vocab_size": vocab_size,
         "seconds": limits.seconds,

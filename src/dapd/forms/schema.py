@@ -5,10 +5,12 @@ A schema with a keyword that would be ignored is refused: the text might not kee
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, first_line
 
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"}
 """Keywords that say nothing about which values are valid."""
@@ -81,8 +83,10 @@ def _check_type(schema: Mapping[str, Any], keys: set[str], where: str, depth: in
         _check_object(schema, where, depth)
     if kind == "array" and "items" in schema:
         check_schema(schema["items"], f"{where}.items", depth + 1)
-    if schema.get("format", "date") not in FORMATS:
-        raise DapdError(f"{where}.format is {schema['format']!r}; allowed: {', '.join(sorted(FORMATS))}")
+    if "format" in schema:
+        _allow(keys, {"type", "format"}, f"{where} (with a format)")
+        if schema["format"] not in FORMATS:
+            raise DapdError(f"{where}.format is {schema['format']!r}; allowed: {', '.join(sorted(FORMATS))}")
 
 
 def _check_object(schema: Mapping[str, Any], where: str, depth: int) -> None:
@@ -107,15 +111,62 @@ def _check_values(schema: Mapping[str, Any], keys: set[str], where: str) -> None
     values = [schema["const"]] if "const" in keys else schema["enum"]
     if not isinstance(values, list) or not values:
         raise DapdError(f"{where}.enum must be a list of values")
-    kind = schema.get("type")
-    allowed = PYTHON.get(kind) if isinstance(kind, str) else None
+    given = schema.get("type", list(OF_TYPE))
+    kinds = given if isinstance(given, list) else [given]
+    if not kinds or not all(isinstance(kind, str) and kind in OF_TYPE for kind in kinds):
+        raise DapdError(f"{where}.type is {given!r}; allowed: {', '.join(OF_TYPE)}")
     for value in values:
-        if isinstance(value, dict | list):
+        if not isinstance(value, str | int | float | None):
             raise DapdError(f"{where}: only plain values may be listed, not {value!r}")
-        if allowed is not None and (not isinstance(value, allowed) or (isinstance(value, bool) and kind != "boolean")):
-            raise DapdError(f"{where}: the value {value!r} is not of type {kind}")
+        if not any(_is_of(value, kind) for kind in kinds):
+            raise DapdError(f"{where}: the value {value!r} is not of type {' or '.join(kinds)}")
+        if not _is_kept(value):
+            raise DapdError(f"{where}: the number {value!r} cannot be kept as it is; allowed: 64 bits, or 15 digits")
+
+
+def _is_of(value: object, kind: str) -> bool:
+    return isinstance(value, PYTHON[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _is_kept(value: object) -> bool:
+    """Whether the library that writes the values of a schema writes this one as it is. It rounds long numbers."""
+    if isinstance(value, float):
+        return re.fullmatch(r"-?[0-9.]{1,16}", repr(value)) is not None
+    return not isinstance(value, int) or -(2**63) <= value < 2**64
 
 
 def _allow(keys: set[str], allowed: set[str], where: str) -> None:
     for name in sorted(keys - allowed):
         raise DapdError(f"{where}: {name!r} is not supported here; allowed: {', '.join(sorted(allowed | NOTES))}")
+
+
+def spelled(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that passed `check_schema`, as the library that makes a pattern of it has to be given it.
+
+    The library writes the names of properties as they stand, without JSON's escapes, and knows an object that may have
+    no properties by an empty list of them alone. What says nothing about values may be nested deeper than it reads.
+    """
+    out = {name: part for name, part in schema.items() if name not in NOTES}
+    for name in DEFINITIONS & out.keys():
+        out[name] = {key: spelled(part) for key, part in out[name].items()}
+    if "anyOf" in out:
+        out["anyOf"] = [spelled(part) for part in out["anyOf"]]
+    if "items" in out:
+        out["items"] = spelled(out["items"])
+    if "properties" in out or out.get("additionalProperties") is False:
+        out["properties"] = {_escaped(key): spelled(part) for key, part in out.get("properties", {}).items()}
+    if "required" in out:
+        out["required"] = [_escaped(key) for key in out["required"]]
+    return out
+
+
+def _escaped(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def as_json(schema: object) -> str:
+    """A schema as text. What cannot be written as JSON is a mistake: `pydantic` has classes that stand for schemas."""
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DapdError(f"the schema is not a JSON object: {first_line(error)}") from None

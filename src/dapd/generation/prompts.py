@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from dapd.canvas import Canvas
 from dapd.decoding import Constraint
-from dapd.errors import DapdError
+from dapd.errors import DapdError, missing_extra
 from dapd.models import MaskedLM
 from dapd.models.chat import Messages, check_text
 from dapd.models.tokenizer import Tokenizer
@@ -127,9 +126,12 @@ class TextModel:
             return None
         if regex is not None and not isinstance(regex, str):
             raise DapdError(f"regex is {regex!r}; it must be a text")
-        from dapd.forms import build  # which needs numpy
+        try:
+            from dapd.forms import as_json, build
+        except ModuleNotFoundError as error:  # numpy
+            raise missing_extra(str(error.name), "forms", "a prescribed form") from None
 
-        key = json.dumps([regex, json_schema])  # unsorted: a text has its properties in the schema's order
+        key = as_json([regex, json_schema])  # unsorted: a text has its properties in the schema's order
         with self._forms_lock:
             if key not in self._forms:
                 tokens = self.tokenizer.token_bytes()

@@ -63,7 +63,7 @@ class Answers:
         chunk = self._chunk(event.index, content)
         if event.record is not None:
             # No decoder of this package takes a token back; the field is there for decoders that do.
-            chunk["denoise"] = {**live(event.record, event.masked), "revoked": []}
+            chunk["denoise"] = {**live(event.record, event.masked, event.edges), "revoked": []}
         return chunk
 
     def opened(self, job: Job) -> dict[str, Any]:

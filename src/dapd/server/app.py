@@ -89,11 +89,17 @@ class Front:
         self.planner.check_model(body)
         seconds = self.planner.seconds(body)
         deadline = time.monotonic() + seconds
+        reading = asyncio.get_running_loop().run_in_executor(readers, self._read, read, body)
         try:
-            async with asyncio.timeout(seconds if form else None):
-                plan = await asyncio.get_running_loop().run_in_executor(readers, self._read, read, body)
+            async with watching(request.receive, reading.cancel), asyncio.timeout(seconds if form else None):
+                plan = await reading
         except TimeoutError:
             return mistakes.answer(*mistakes.FAULTS["timeout"])
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # the server ends
+                raise
+            return mistakes.answer(*mistakes.FAULTS["gone"])
         ticket = Ticket(self.engine, self.lm, plan, deadline)
         answers = Answers(kind, self.lm, plan, _n_top(body))
         if body.stream:
@@ -128,7 +134,10 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
         await asyncio.to_thread(engine.stop)
         front.close()
 
-    app = FastAPI(title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
+    # A path with a slash too many is an error: behind a proxy the framework's redirection would name the wrong server.
+    app = FastAPI(
+        title="dapd", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.add_middleware(Guard, config=config, metrics=engine.metrics)
     if config.origins:
         # Outside of the guard: a browser asks whether a page may send a key, and sends none with that question.
@@ -137,6 +146,7 @@ def make_app(lm: DiffusionLM, engine: Engine, config: Config) -> FastAPI:
             allow_origins=config.origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
+            allow_private_network=True,  # browsers ask for it where a page of the web calls a server on loopback
             expose_headers=("X-Request-ID", "Retry-After"),
         )
     app.state.close = front.close

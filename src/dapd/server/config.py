@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from dapd.errors import DapdError
 
 KEYS_VARIABLE = "DAPD_API_KEYS"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ORIGIN = re.compile(r"null|(?!http:.*:80$)(?!https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
+"""An origin as a browser writes it: anything else would never be that of a request."""
 APPROXIMATE = " (fp8)"
 """The suffix of the name of a model in fp8."""
 
@@ -68,6 +71,12 @@ class Config:
                 f"{self.host} can be reached from other machines, and there are no API keys: give --keys FILE, set "
                 f"{KEYS_VARIABLE}, or allow everybody with --anonymous"
             )
+        for origin in self.origins:
+            if not ORIGIN.fullmatch(origin):
+                raise DapdError(
+                    f"the origin {origin!r} is none that a browser sends: write https://HOST or https://HOST:PORT, in "
+                    "small letters, without a path, and without the port where it is the usual one"
+                )
 
     def check_free(self) -> None:
         """Refuse an address at which nobody can listen, before minutes are spent on loading a model."""
@@ -116,7 +125,7 @@ class Keys:
         lines: list[str] = []
         if path is not None:
             try:
-                lines = path.read_text(encoding="utf-8").splitlines()
+                lines = path.read_text(encoding="utf-8-sig").splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise DapdError(f"cannot read API keys from {path}: {getattr(error, 'strerror', error)}") from None
         found = [key.strip() for key in (*lines, *os.environ.get(KEYS_VARIABLE, "").split(","))]

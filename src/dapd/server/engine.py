@@ -132,7 +132,10 @@ class Engine:
             while self.idle and not self.cancelled and not self.ending:
                 self.changed.wait()
             self._let_go()
-            self._give_places()
+            begun = self._give_places()
+        # Without the lock: others wait for it, and to look at a form may take a good part of a second.
+        for job in begun:
+            self._begin(job)
         if self.running and not self.ending:
             self._step()
 
@@ -146,16 +149,22 @@ class Engine:
                 self._fail(job, "timeout")
         self.cancelled.clear()
 
-    def _give_places(self) -> None:
-        """Give free places to waiting jobs: short texts sooner than long ones, and not all places to long ones."""
+    def _give_places(self) -> list[Job]:
+        """Give free places to waiting jobs: short texts sooner than long ones, and not all places to long ones.
+
+        Returns the jobs that got one.
+        """
+        begun = []
         reserved = self.limits.places // LONG_SHARE
         for job in sorted(self.queue, key=self._turn):
             n_long = sum(map(self._is_long, self.running))
             full = len(self.running) >= self.limits.places
             if full or (self._is_long(job) and n_long >= self.limits.places - reserved):
                 continue
+            self.running[job] = None  # before it leaves the queue: who looks meanwhile would find the engine idle
             self.queue.remove(job)
-            self._begin(job)
+            begun.append(job)
+        return begun
 
     def _turn(self, job: Job) -> float:
         return job.arrived + HEAD_START * job.work.canvas.length / self.lm.network.max_length
@@ -168,7 +177,6 @@ class Engine:
         work = job.work
         job.began = time.monotonic()
         self.metrics.wait_seconds.observe(job.began - job.arrived)
-        self.running[job] = None
         try:
             self.decoder.admit(
                 work.canvas, work.strategy, work.options, name=job, seed=work.seed, constraint=work.constraint

@@ -71,6 +71,9 @@ class Guard:
             return
         try:
             await self.app(scope, self._limited(receive), sending)
+        except asyncio.CancelledError:  # the server ends, and this request did not in the time that it had
+            if not begun:
+                await answer(*FAULTS["closed"])(scope, receive, sending)
         except Exception:
             if begun:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dapd.canvas import Canvas
@@ -14,6 +14,7 @@ from dapd.generation import DiffusionLM
 from dapd.server.transcript import Transcript
 from dapd.strategies import Selects
 from dapd.trace import Record, Recorder
+from dapd.viewer import packed_graph
 
 Reason = Literal["fault", "timeout", "closed", "gone"]
 
@@ -60,6 +61,8 @@ class Passed:
     """The record of the pass; None where not every pass is reported."""
     masked: list[int] = field(default_factory=list)
     """The positions that were masked before it."""
+    edges: str | None = None
+    """Its graph, packed, where the request asked for it."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,17 @@ class Job:
         if self.work.options.record_top:
             self._score(step)
         if self.recorder is not None:
-            masked = self.recorder.before.nonzero().flatten().tolist()
-            self.recorder.add(step)
-            self.tell(Passed(self.index, added, self.recorder.trace.steps[-1], masked))
+            self.tell(self._passed(self.recorder, step, added))
         elif added:
             self.tell(Passed(self.index, added))
         complete = step.done or (self.transcript.stopped and self.work.options.early_stop)
         return self._finished(step.canvas) if complete else None
+
+    def _passed(self, recorder: Recorder, step: Step, added: str) -> Passed:
+        masked = recorder.before
+        edges = None if step.edges is None else packed_graph(step.edges, masked, step.window)
+        recorder.add(replace(step, edges=None))  # which the recorder would list, and keep
+        return Passed(self.index, added, recorder.trace.steps[-1], masked.nonzero().flatten().tolist(), edges)
 
     def _finished(self, canvas: Canvas) -> Finished:
         said = self.transcript

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dapd.decoding import Constraint, Options, Reuse
 from dapd.decoding.row import Row
 from dapd.decoding.sampling import Sampling
 from dapd.errors import DapdError
+from dapd.forms import as_json
 from dapd.generation import DiffusionLM
 from dapd.lab.tasks.rooms import room_for
 from dapd.server.config import Limits
@@ -92,7 +92,7 @@ class Planner:
             ids = self._encode(prompt, param)
             counted += len(ids)
             self._check_room(param, len(ids))
-            n_new = self._n_new(body, wanted, prompt, len(ids))
+            n_new = self._n_new(options, wanted, prompt, len(ids))
             with blaming("max_tokens"):
                 canvas = self.lm.canvas(ids, n_new)
             for choice in range(n):
@@ -187,7 +187,7 @@ class Planner:
             return None
         schema = {"type": "object"} if format_.json_schema is None else format_.json_schema.schema_
         with blaming("response_format"):
-            self._check_pattern("response_format", json.dumps(schema))
+            self._check_pattern("response_format", as_json(schema))
             return self.lm.form(json_schema=schema)
 
     def _check_pattern(self, param: str, written: str) -> None:
@@ -200,20 +200,21 @@ class Planner:
         self._check_length(param, len(ids), self.limits.prompt_tokens)
         return ids
 
-    def _n_new(self, body: Answering, wanted: int | None, prompt: Prompt, n_prompt: int) -> int:
+    def _n_new(self, options: Options, wanted: int | None, prompt: Prompt, n_prompt: int) -> int:
         """How many tokens the answer may have. Where the request does not say, it is the default of `dapd generate`, in
         whole blocks that the model has room for."""
-        if wanted is not None:
-            if wanted > self.limits.new_tokens:
-                raise MistakeError(
-                    "max_tokens", f"max_tokens is {wanted}; at most {self.limits.new_tokens} are allowed"
-                )
-            return wanted
-        last = prompt[-1] if prompt else ""
-        said = last["content"] if isinstance(last, dict) else prompt
-        room = min(room_for(self.lm, said), self.limits.new_tokens, self.lm.network.max_length - n_prompt)
-        unit = body.block_length or body.n_blocks or 1
-        return max(unit, room - room % unit)
+        most = self.limits.new_tokens
+        name, n_new = "max_tokens", wanted
+        if n_new is None:
+            last = prompt[-1] if prompt else ""
+            said = last["content"] if isinstance(last, dict) else prompt
+            room = min(room_for(self.lm, said), most, self.lm.network.max_length - n_prompt)
+            name = "n_blocks" if options.block_length is None else "block_length"
+            unit = options.block_length or options.n_blocks
+            n_new = max(unit, room - room % unit)
+        if n_new > most:
+            raise MistakeError(name, f"{name} is {n_new}; at most {most} new tokens are allowed")
+        return n_new
 
     def _echo(self, prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else self.lm.tokenizer.decode(prompt)

@@ -20,7 +20,7 @@ ALIVE = ": the server is at work\n\n"
 
 
 @asynccontextmanager
-async def watching(receive: Receive, left: Callable[[], None]) -> AsyncIterator[None]:
+async def watching(receive: Receive, left: Callable[[], object]) -> AsyncIterator[None]:
     """Inside this context `left` is called as soon as the client hangs up."""
 
     async def watch() -> None:

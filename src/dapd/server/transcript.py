@@ -61,9 +61,12 @@ class Transcript:
             text = text[:start]
         elif not self.stopped and ready < len(masked):
             text = self._settled(text)
-        if not text.startswith(self.text):  # new tokens changed how earlier ones are written: wait
-            return ""
-        added = text[len(self.text) :]
+        # Some tokenizers write earlier tokens otherwise once others follow (`it 's` becomes `it's`). A stream cannot
+        # take back what was sent, but goes on from where the two part.
+        sent = self.text
+        while not text.startswith(sent):
+            sent = sent[:-1]
+        added = text[len(sent) :]
         self.text = text
         return added
 

@@ -124,6 +124,8 @@ class Request(Wire):
             json.dumps(given, ensure_ascii=False, default=repr).encode()
         except UnicodeEncodeError:
             raise PydanticCustomError("surrogate", "a string holds half of a character (a lone surrogate)") from None
+        except RecursionError:
+            raise PydanticCustomError("deep", "it is nested too deep") from None
         return given
 
     @model_validator(mode="after")
