@@ -34,6 +34,7 @@ from dapd import (
 from dapd.decoding.decoder import on_device
 from dapd.decoding.sampling import choose
 from dapd.models import Profile
+from dapd.strategies.base import entropy, order_score
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
 from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising
@@ -275,6 +276,20 @@ def test_precision_of_the_confidence(asked, option, wanted):
     next(decode(model, blank(model, PROMPTS, 4), watcher, Options(confidence_dtype=option)))
     assert watcher.seen[0].confidence.dtype == wanted
     assert watcher.seen[0].logits.dtype == wanted
+
+
+def test_entropies_are_numbers_in_float16():
+    """1e-10 is 0 in float16 and log(0) infinite: every entropy was nan, and positions were taken from left to right."""
+    model = build("dream", 0, dtype=torch.float16)
+    watcher = Watches(precision="model")
+    next(decode(model, blank(model, PROMPTS, 8), watcher))
+    (seen,) = watcher.seen
+    assert seen.confidence.dtype == torch.float16
+    p = seen.make_logits().double().softmax(-1)
+    wanted = torch.special.entr(p).sum(-1)
+    torch.testing.assert_close(-order_score(seen, "entropy").double(), wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(entropy(seen.logits).double(), wanted, atol=1e-5, rtol=0)
+    assert bool(Klass().remember(seen, None).kl.isfinite().all())
 
 
 def test_what_each_decoder_decides_in():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -103,8 +104,12 @@ class Observation:
 
         They are computed when they are first read: most decoders never read them, and the copy holds the whole
         vocabulary for every position.
+
+        float16 becomes float32: it holds neither the small number that keeps the logarithm of a probability finite nor
+        the log-probability of a forbidden token, so every entropy would be nan.
         """
-        return self.make_logits()
+        logits = self.make_logits()
+        return logits.float() if logits.dtype == torch.float16 else logits
 
     @cached_property
     def valid(self) -> Bool[Tensor, "batch n"]:
