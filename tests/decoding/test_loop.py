@@ -73,9 +73,9 @@ class SelectsTwice:
         return Selection(commit)
 
 
-def unchecked(commit):
+def unchecked(commit, edges=None):
     """A selection past the shape checks that run with the tests: outside of them nothing stops a wrong one."""
-    return SimpleNamespace(commit=commit, memory=None, edges=None)
+    return SimpleNamespace(commit=commit, memory=None, edges=edges)
 
 
 class SelectsNumbers:
@@ -91,6 +91,21 @@ class SelectsTooFew:
 class SelectsOneRow:
     def select(self, seen, memory=None):
         return unchecked(seen.masked[0])
+
+
+class SelectsAList:
+    def select(self, seen, memory=None):
+        return unchecked(seen.masked.tolist())
+
+
+class GivesTheEdgesOfOneRow:
+    def select(self, seen, memory=None):
+        return unchecked(seen.masked, edges=seen.masked[0, :, None] & seen.masked[0])
+
+
+class GivesPairs:
+    def select(self, seen, memory=None):
+        return unchecked(seen.masked, edges=[(0, 1)])
 
 
 class Leftmost:
@@ -109,6 +124,9 @@ class Leftmost:
         (SelectsNumbers(), "bool"),
         (SelectsTooFew(), "shape"),
         (SelectsOneRow(), "shape"),
+        (SelectsAList(), r"selected a list; it must be a bool tensor of shape \[1, 6\]"),
+        (GivesTheEdgesOfOneRow(), r"gave as edges a torch.bool tensor of shape \[6, 6\]; .* of shape \[1, 6, 6\]"),
+        (GivesPairs(), "gave as edges a list"),
     ],
 )
 @pytest.mark.parametrize("reuse", ["none", "prefix"])
