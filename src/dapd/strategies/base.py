@@ -44,7 +44,8 @@ class Progress:
     @cached_property
     def unmasked(self) -> Float[Tensor, " batch"]:
         """Fraction of the generation that is decided: 0 at the start, towards 1 at the end."""
-        return 1 - self.remaining.double() / self.total.clamp_min(1)
+        # Not 1 - remaining / total, which is a little less than 0.1 where 1 of 10 is decided.
+        return (self.total - self.remaining).double() / self.total.clamp_min(1)
 
     def steps_per_block(self, steps: int) -> Int[Tensor, " batch"]:
         """Each block's share of a total number of steps."""
