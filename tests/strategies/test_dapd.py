@@ -187,6 +187,8 @@ def test_what_it_asks_of_the_engine():
         ({"switch_at": 2}, "switch_at"),
         ({"layers": 0.0}, "layers"),
         ({"layers": ()}, "layers"),
+        ({"layers": [4, 5]}, r"layers is \[4, 5\]; it must be whole numbers such as 4,5,6 .* or a number"),
+        ({"tau_min": "0.1"}, "tau_min is '0.1'; it must be a number"),
     ],
 )
 def test_bad_fields(fields, complaint):

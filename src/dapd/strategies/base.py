@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
+from dapd.io.fields import check_types
 
 Order = Literal["confidence", "entropy", "margin", "random"]
 Precision = Literal["model", "float32", "float64"]
@@ -148,6 +149,7 @@ class AttentionNeed:
     """The query that stands for a position which another column predicts (Dream): its own, or that of its predictor."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         fits = bool(self.layers) if isinstance(self.layers, tuple) else 0 < self.layers <= 1
         if not fits:
             raise DapdError(f"layers is {self.layers}; give a share in (0, 1] or layer indices such as 4,5,6")
@@ -183,6 +185,9 @@ class Needs:
     """Whether `select` is made of tensor operations alone: it reads no tensor on the host and keeps nothing on `self`.
     Such a pass may be recorded as a CUDA graph. A subclass that overrides `select` with anything else must say False.
     """
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @runtime_checkable
@@ -244,11 +249,6 @@ def order_score(seen: Observation, order: Order) -> Float[Tensor, "batch n"]:
             return seen.noise
 
 
-def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise DapdError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-
-
 def check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise DapdError(f"{name} is {value}; allowed: {low:g} to {high:g}")
@@ -274,7 +274,6 @@ __all__ = [
     "Selection",
     "Selects",
     "Strategy",
-    "check_choice",
     "check_range",
     "check_steps",
     "entropy",
