@@ -266,6 +266,19 @@ def test_steps_can_be_left_and_taken_up_again(reuse, recorded):
         assert len(recordings.free) == 2, "both gave their memory back in the end"
 
 
+def test_a_decoder_that_is_closed_has_no_rows_and_takes_others():
+    """Rows that went on would find zeros where their keys were."""
+    canvas = Canvas.blank((3, 7, 1), 4, mask_id=IDS.mask_id)
+    decoder = Decoder(model("llada"), places=1)
+    for name in ("left", "waiting"):
+        decoder.admit(canvas, TopK(), Options(reuse="prefix"), name=name)
+    decoder.step()
+    decoder.close()
+    assert list(decoder.steps()) == []
+    decoder.admit(canvas, TopK(), Options(reuse="prefix"), name="next")
+    assert [step.row for step in decoder.steps()] == ["next"] * 4
+
+
 def test_a_decoding_that_is_left_gives_its_memory_back():
     recordings, options = Recordings(Rerun()), Options(reuse="prefix")
     canvas = Canvas.blank((3, 7, 1), 12, mask_id=IDS.mask_id)

@@ -136,8 +136,12 @@ class Decoder:
     def close(self, *, keep: bool = True) -> None:
         """Leave the memory for keys and values to the next decoder of the same size that uses the same recordings.
 
-        Without `keep` it is freed, and with it the recordings that use it.
+        Without `keep` it is freed, and with it the recordings that use it. Rows that are not complete are given up:
+        what they kept is gone.
         """
+        self.rows.clear()
+        self.waiting.clear()
+        self.ahead.clear()
         if self.pool is not None and self.recordings is not None:
             leave = self.recordings.give_back if keep else self.recordings.forget
             leave(self.pool)
