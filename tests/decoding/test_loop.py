@@ -722,6 +722,24 @@ def test_nan_logits_stop_dapd(shortcut):
         list(decode(model, canvas(), Dapd(shortcut=shortcut)))
 
 
+class SureOfEos(Scripted):
+    """Rules out everything else: all logits but one are -inf."""
+
+    def __call__(self, *args, **more):
+        logits = super().__call__(*args, **more).logits
+        return Prediction(logits.masked_fill(torch.arange(VOCAB) != EOS, -math.inf))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(eos="ban"), Sampling(suppress=(EOS,))])
+@pytest.mark.parametrize("mask", [EOS + 1, EOS - 1])
+def test_where_no_token_is_left_decoding_stops(sampling, mask):
+    """What is forbidden was predicted there: EOS, or the mask, which left the canvas as it was for ever."""
+    model = SureOfEos(rising, profile=Profile(mask_id=mask, eos_id=EOS, pad_id=EOS))
+    assert one(model, [1, 2], 4, TopK()).tokens == [1, 2, *[EOS] * 4]
+    with pytest.raises(DapdError, match=r"no token is left at step 0, row 0: the model rules out"):
+        next(decode(model, blank(model, [[1, 2]], 4), TopK(), Options(sampling=sampling)))
+
+
 def test_a_canvas_longer_than_the_model_takes():
     with pytest.raises(DapdError, match=r"8 tokens long.*takes 7"):
         decode(Scripted(rising, max_length=7), canvas(6), TopK())
