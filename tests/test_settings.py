@@ -12,7 +12,7 @@ from dapd import PAPER, PRESETS, Dapd, DreamSchedule, EntropyBound, Factor, Klas
 from dapd.errors import DapdError
 from dapd.io.fields import explain
 from dapd.settings import changed, describe, read_settings, setting, strategy
-from dapd.strategies import ShuffledGraph
+from dapd.strategies import AttentionNeed, Dawn, LocalLeap, Needs, ShuffledGraph
 
 
 def made(name, **fields):
@@ -309,6 +309,31 @@ def test_not_a_number_is_refused(name, field):
     """It compares false with everything, so that no bound would ever be met."""
     refuses(field, name, **{field: "nan"})
     refuses(field, name, **{field: math.nan})
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "words"),
+    [
+        (TopK, {"k": 1.5}, "k is 1.5; it must be a whole number"),
+        (TopK, {"steps": 4.0}, "steps is 4.0"),
+        (LocalLeap, {"radius": 1.5}, "radius is 1.5; it must be a whole number"),
+        (EntropyBound, {"gamma": math.nan}, "gamma is nan; it must be a number"),
+        (Factor, {"factor": math.nan}, "factor is nan"),
+        (Klass, {"kl": math.nan}, "kl is nan"),
+        (DreamSchedule, {"alg_temp": "hot"}, "alg_temp is 'hot'"),
+        (Threshold, {"budget": 2.5}, "budget is 2.5"),
+        (Dawn, {"reading": "text"}, "reading is 'text'; it must be one of program, paper"),
+        (Needs, {"sees": "window"}, "sees is 'window'; it must be one of block, region, canvas"),
+        (Needs, {"precision": "bf16"}, "precision is 'bf16'; it must be one of model, float32, float64"),
+        (AttentionNeed, {"keys": "all"}, "keys is 'all'; it must be one of window, canvas"),
+        (AttentionNeed, {"layers": [0]}, "layers is [0]"),
+    ],
+)
+def test_a_class_takes_the_values_that_its_name_takes(kind, fields, words):
+    made = object.__new__(kind)  # past the checks of signatures, which run with the tests alone
+    vars(made).update(vars(kind()) | fields)
+    with pytest.raises(DapdError, match=re.escape(words)):
+        made.__post_init__()
 
 
 def test_infinity_is_no_whole_number():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,10 +199,10 @@ class Recorder:
         return [[first + i, first + j] for i, j in (step.edges & nodes[:, None] & nodes).nonzero().tolist()]
 
     def _top(self, top: Top, places: Sequence[int]) -> list[list[list[Any]]]:
-        """The likeliest tokens at the places that were committed."""
+        """The likeliest tokens at the places that were committed, without those that are ruled out there."""
         text = self.text or (lambda token: "")
         return [
-            [[token, round(log_p, 4), text(token)] for token, log_p in zip(*pair, strict=True)]
+            [[token, round(log_p, 4), text(token)] for token, log_p in zip(*pair, strict=True) if math.exp(log_p) > 0]
             for pair in zip(top.token[places].tolist(), top.log_p[places].tolist(), strict=True)
         ]
 

@@ -73,6 +73,14 @@ def test_the_likeliest_tokens_come_with_the_step_that_committed(lm):
             assert float(step.top.log_p[place, 0]) == pytest.approx(math.log(step.confidence[place]), abs=1e-4)
 
 
+def test_tokens_that_are_ruled_out_are_not_among_the_likeliest_of_a_trace(lm):
+    """Their log-probability is the lowest number that there is."""
+    done = lm.generate("hello", max_new_tokens=8, record_top=5, top_k=2)
+    likeliest = [row for record in done.trace.steps for row in record.top]
+    assert [len(row) for row in likeliest] == [2] * 8
+    assert all(log_p > -100 for row in likeliest for _, log_p, _ in row)
+
+
 @pytest.mark.parametrize("name", ["original", "fast-dllm", "eb-sampler", "klass", "dapd-staged", "dapd-direct", "dawn"])
 def test_every_decoder_commits_what_the_constraint_picks(lm, name):
     constraint = Alphabet(65, 66, 67)

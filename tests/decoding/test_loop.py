@@ -34,6 +34,7 @@ from dapd import (
 from dapd.decoding.decoder import on_device
 from dapd.decoding.sampling import choose
 from dapd.models import Profile
+from dapd.strategies.base import entropy, order_score
 from reference.models import PROMPTS, build
 from reference.ours import blank, one, run
 from reference.scripted import EOS, EOT, MASK, VOCAB, Scripted, fixed, rising
@@ -72,9 +73,9 @@ class SelectsTwice:
         return Selection(commit)
 
 
-def unchecked(commit):
+def unchecked(commit, edges=None):
     """A selection past the shape checks that run with the tests: outside of them nothing stops a wrong one."""
-    return SimpleNamespace(commit=commit, memory=None, edges=None)
+    return SimpleNamespace(commit=commit, memory=None, edges=edges)
 
 
 class SelectsNumbers:
@@ -90,6 +91,21 @@ class SelectsTooFew:
 class SelectsOneRow:
     def select(self, seen, memory=None):
         return unchecked(seen.masked[0])
+
+
+class SelectsAList:
+    def select(self, seen, memory=None):
+        return unchecked(seen.masked.tolist())
+
+
+class GivesTheEdgesOfOneRow:
+    def select(self, seen, memory=None):
+        return unchecked(seen.masked, edges=seen.masked[0, :, None] & seen.masked[0])
+
+
+class GivesPairs:
+    def select(self, seen, memory=None):
+        return unchecked(seen.masked, edges=[(0, 1)])
 
 
 class Leftmost:
@@ -108,6 +124,9 @@ class Leftmost:
         (SelectsNumbers(), "bool"),
         (SelectsTooFew(), "shape"),
         (SelectsOneRow(), "shape"),
+        (SelectsAList(), r"selected a list; it must be a bool tensor of shape \[1, 6\]"),
+        (GivesTheEdgesOfOneRow(), r"gave as edges a torch.bool tensor of shape \[6, 6\]; .* of shape \[1, 6, 6\]"),
+        (GivesPairs(), "gave as edges a list"),
     ],
 )
 @pytest.mark.parametrize("reuse", ["none", "prefix"])
@@ -275,6 +294,20 @@ def test_precision_of_the_confidence(asked, option, wanted):
     next(decode(model, blank(model, PROMPTS, 4), watcher, Options(confidence_dtype=option)))
     assert watcher.seen[0].confidence.dtype == wanted
     assert watcher.seen[0].logits.dtype == wanted
+
+
+def test_entropies_are_numbers_in_float16():
+    """1e-10 is 0 in float16 and log(0) infinite: every entropy was nan, and positions were taken from left to right."""
+    model = build("dream", 0, dtype=torch.float16)
+    watcher = Watches(precision="model")
+    next(decode(model, blank(model, PROMPTS, 8), watcher))
+    (seen,) = watcher.seen
+    assert seen.confidence.dtype == torch.float16
+    p = seen.make_logits().double().softmax(-1)
+    wanted = torch.special.entr(p).sum(-1)
+    torch.testing.assert_close(-order_score(seen, "entropy").double(), wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(entropy(seen.logits).double(), wanted, atol=1e-5, rtol=0)
+    assert bool(Klass().remember(seen, None).kl.isfinite().all())
 
 
 def test_what_each_decoder_decides_in():
@@ -687,6 +720,24 @@ def test_nan_logits_stop_dapd(shortcut):
     model = Scripted(lambda number, column, row: {0: math.nan if number == 1 else 0.4}, attention=attention)
     with pytest.raises(DapdError, match=r"not finite.*step 1"):
         list(decode(model, canvas(), Dapd(shortcut=shortcut)))
+
+
+class SureOfEos(Scripted):
+    """Rules out everything else: all logits but one are -inf."""
+
+    def __call__(self, *args, **more):
+        logits = super().__call__(*args, **more).logits
+        return Prediction(logits.masked_fill(torch.arange(VOCAB) != EOS, -math.inf))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(eos="ban"), Sampling(suppress=(EOS,))])
+@pytest.mark.parametrize("mask", [EOS + 1, EOS - 1])
+def test_where_no_token_is_left_decoding_stops(sampling, mask):
+    """What is forbidden was predicted there: EOS, or the mask, which left the canvas as it was for ever."""
+    model = SureOfEos(rising, profile=Profile(mask_id=mask, eos_id=EOS, pad_id=EOS))
+    assert one(model, [1, 2], 4, TopK()).tokens == [1, 2, *[EOS] * 4]
+    with pytest.raises(DapdError, match=r"no token is left at step 0, row 0: the model rules out"):
+        next(decode(model, blank(model, [[1, 2]], 4), TopK(), Options(sampling=sampling)))
 
 
 def test_a_canvas_longer_than_the_model_takes():

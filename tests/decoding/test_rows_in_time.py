@@ -1,6 +1,7 @@
 """Rows that come and go: each is decoded as it would be alone, whoever joins, leaves, fails or shares its passes."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -265,6 +266,19 @@ def test_steps_can_be_left_and_taken_up_again(reuse, recorded):
         assert len(recordings.free) == 2, "both gave their memory back in the end"
 
 
+def test_a_decoder_that_is_closed_has_no_rows_and_takes_others():
+    """Rows that went on would find zeros where their keys were."""
+    canvas = Canvas.blank((3, 7, 1), 4, mask_id=IDS.mask_id)
+    decoder = Decoder(model("llada"), places=1)
+    for name in ("left", "waiting"):
+        decoder.admit(canvas, TopK(), Options(reuse="prefix"), name=name)
+    decoder.step()
+    decoder.close()
+    assert list(decoder.steps()) == []
+    decoder.admit(canvas, TopK(), Options(reuse="prefix"), name="next")
+    assert [step.row for step in decoder.steps()] == ["next"] * 4
+
+
 def test_a_decoding_that_is_left_gives_its_memory_back():
     recordings, options = Recordings(Rerun()), Options(reuse="prefix")
     canvas = Canvas.blank((3, 7, 1), 12, mask_id=IDS.mask_id)
@@ -342,6 +356,25 @@ def test_what_is_not_a_number_does_not_outlive_its_row(reuse, recorded):
     assert [step.row for step in steps] == ["good"] * 8
 
 
+def test_nor_does_it_if_the_row_is_cancelled_while_the_pass_that_makes_it_is_on_its_way():
+    """Nobody looks at the results of that pass, and its keys stay in the place that the next row gets."""
+    network, recordings, options = build("llada", 0, dtype=torch.float32), Recordings(Rerun()), Options(reuse="prefix")
+    network = copy.deepcopy(network)
+    long, short = (Canvas.blank((3, 7, 1, 9, 20), n_new, mask_id=IDS.mask_id) for n_new in (40, 4))
+    tokens = [int(step.token[step.commit]) for step in decode(network, [long], TopK(), options, recordings=recordings)]
+    deadly = next(token for number, token in enumerate(tokens) if number > 1 and token not in tokens[:number])
+    with torch.no_grad():
+        network.embed.weight[deadly] = torch.nan
+    decoder = Decoder(network, recordings, places=1)
+    decoder.admit(long, TopK(), options, name="bad")
+    while not any(bool((step.canvas.tokens == deadly).any()) for step in decoder.step()):
+        pass
+    assert decoder.ahead
+    decoder.cancel("bad")
+    decoder.admit(short, TopK(), replace(options, sampling=Sampling(suppress=(deadly,))), name="good")
+    assert [step.row for step in decoder.steps()] == ["good"] * 4
+
+
 def test_a_row_for_whose_keys_there_is_no_memory_leaves_alone(monkeypatch):
     small, large = (Canvas.blank(prompt, 8, mask_id=IDS.mask_id) for prompt in ([3, 7], [3] * 40))
     decoder = Decoder(model("llada"))
@@ -358,17 +391,19 @@ def test_a_row_for_whose_keys_there_is_no_memory_leaves_alone(monkeypatch):
     assert sum(step.row == "keeps nothing" for step in rest) == 8
 
 
-def test_a_row_that_was_cancelled_is_not_decoded_again_when_its_pass_fails(monkeypatch):
+@pytest.mark.parametrize("others", [["stays"], []])
+def test_a_row_that_was_cancelled_is_not_decoded_again_when_its_pass_fails(monkeypatch, others):
+    """Nor has it failed."""
     decoder = Decoder(model("llada"), Recordings(Rerun()))
-    for name in ("gone", "stays"):
+    for name in ("gone", *others):
         decoder.admit(Canvas.blank((3, 7), 8, mask_id=IDS.mask_id), TopK(), name=name)
     while not decoder.ahead:
         decoder.step()
     decoder.cancel("gone")
     monkeypatch.setattr(graphs.Flight, "wait", lambda self: 1 / 0)
     before = decoder.columns_needed
-    assert [step.row for step in decoder.step()] == ["stays"]
-    assert decoder.columns_needed == before + decoder.rows[0].length
+    assert [step.row for step in decoder.step()] == others
+    assert decoder.columns_needed == before + sum(row.length for row in decoder.rows)
     assert not decoder.failures
 
 

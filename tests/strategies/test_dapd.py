@@ -114,6 +114,14 @@ def test_staged_adds_the_confident_from_one_half_on():
     assert select(Dapd(0.0, 0.0, shortcut="none"), everyone_conflicts(0.95, 0.9, 0.89, 0.99, remaining=4)) == [[3]]
 
 
+@pytest.mark.parametrize("total", range(2, 60))
+def test_the_switch_comes_at_the_fraction_itself(total):
+    """1 - 9 / 10 is a little less than 0.1."""
+    for decided in range(1, total):
+        seen = observe([0.9, 0.95], attention=torch.ones(2, 2), at=progress(remaining=total - decided, total=total))
+        assert select(Dapd(0.0, 0.0, switch_at=decided / total), seen) == [[0, 1]]
+
+
 def test_the_union_keeps_the_graphs_choice_beside_the_confident():
     """0 is taken by the graph with little confidence; 1 has an edge to it and is confident: both go."""
     pair = torch.tensor([[0.0, 0.9, 0.9], [0.9, 0.0, 0.0], [0.9, 0.0, 0.0]])
@@ -179,6 +187,8 @@ def test_what_it_asks_of_the_engine():
         ({"switch_at": 2}, "switch_at"),
         ({"layers": 0.0}, "layers"),
         ({"layers": ()}, "layers"),
+        ({"layers": [4, 5]}, r"layers is \[4, 5\]; it must be whole numbers such as 4,5,6 .* or a number"),
+        ({"tau_min": "0.1"}, "tau_min is '0.1'; it must be a number"),
     ],
 )
 def test_bad_fields(fields, complaint):

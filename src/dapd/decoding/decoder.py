@@ -136,8 +136,12 @@ class Decoder:
     def close(self, *, keep: bool = True) -> None:
         """Leave the memory for keys and values to the next decoder of the same size that uses the same recordings.
 
-        Without `keep` it is freed, and with it the recordings that use it.
+        Without `keep` it is freed, and with it the recordings that use it. Rows that are not complete are given up:
+        what they kept is gone.
         """
+        self.rows.clear()
+        self.waiting.clear()
+        self.ahead.clear()
         if self.pool is not None and self.recordings is not None:
             leave = self.recordings.give_back if keep else self.recordings.forget
             leave(self.pool)
@@ -174,11 +178,10 @@ class Decoder:
         return []
 
     def _fail(self, row: Row, error: Exception) -> None:
-        """Note why a row has to leave. What it kept goes with it: it may be what is not a number."""
-        self.failures[row.name] = error
-        self.rows = [other for other in self.rows if other is not row]
-        if self.pool is not None and row.place is not None:
-            self.pool.clear(row.place)
+        """Note why a row has to leave."""
+        if row in self.rows:  # it may have been cancelled meanwhile
+            self.failures[row.name] = error
+            self.rows.remove(row)
 
     def _start(self, plan: PassPlan) -> Launch:
         """Forward, observe and select on the device: by replaying a recording, or operation by operation."""
@@ -242,6 +245,8 @@ class Decoder:
         for row in keepers:
             if row.place is None:
                 row.place = next(free)
+                # What the last row here kept may be what is not a number, and 0 times nan would still be nan.
+                self.pool.clear(row.place)
 
     def _enlarge(self, pool: KVPool, rows: int, length: int) -> None:
         """Move what is kept to a pool with room for so many rows of such a length.

@@ -17,7 +17,7 @@ from dapd.decoding.step import Outcome
 from dapd.decoding.tree import filled, mapped, tensors
 from dapd.errors import StrategyContractError
 from dapd.models.cache import KVPool
-from dapd.models.columns import Span
+from dapd.models.columns import Span, as_tensor
 
 Results = tuple[list[Outcome], list[object]]
 """For each group its outcome, which travels to the host, and its strategy's memory, which stays on the device."""
@@ -76,14 +76,11 @@ class Inputs:
 
     def advance(self, plan: PassPlan, outcomes: Sequence[Outcome]) -> None:
         """Make these the inputs of the next pass, where that has the same form: tokens committed, fewer masks."""
+        window = as_tensor(self.window, self.tokens) if isinstance(self.window, slice) else self.window
         for group, inputs, outcome in zip(plan.groups, self.groups, outcomes, strict=True):
             tokens = self.tokens[group.rows]
-            if isinstance(self.window, slice):
-                window = tokens[:, self.window]
-                window.copy_(torch.where(outcome.commit, outcome.token, window))
-            else:
-                columns = self.window[group.rows, : outcome.commit.shape[1]]
-                tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
+            columns = window[group.rows, : outcome.commit.shape[1]]
+            tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
             inputs.choices.logical_and_(~outcome.commit)
             inputs.counts[0] -= outcome.commit.sum(-1)
             inputs.counts[3] += 1

@@ -127,18 +127,24 @@ def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tenso
 
 def select(strategy: Selects, seen: Observation, memory: object) -> Selection:
     """What the strategy answers, if it has the form of an answer."""
-    name = type(strategy).__name__
-    shape = seen.masked.shape
     selection = strategy.select(seen, memory)
     if not hasattr(selection, "commit"):
-        raise StrategyContractError(f"strategy {name} answered {type(selection).__name__}, not a Selection")
-    chosen = selection.commit
-    if chosen.shape != shape or chosen.dtype != torch.bool:
-        raise StrategyContractError(
-            f"strategy {name} selected a {chosen.dtype} tensor of shape {list(chosen.shape)}; "
-            f"it must be bool and of shape {list(shape)}"
-        )
+        answer = type(selection).__name__
+        raise StrategyContractError(f"strategy {type(strategy).__name__} answered {answer}, not a Selection")
+    batch, n = seen.masked.shape
+    _check_form(strategy, "selected", selection.commit, (batch, n))
+    if selection.edges is not None:
+        _check_form(strategy, "gave as edges", selection.edges, (batch, n, n))
     return selection
+
+
+def _check_form(strategy: Selects, verb: str, value: object, shape: tuple[int, ...]) -> None:
+    if isinstance(value, Tensor) and value.shape == shape and value.dtype == torch.bool:
+        return
+    form = f"{value.dtype} tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise StrategyContractError(
+        f"strategy {type(strategy).__name__} {verb} a {form}; it must be a bool tensor of shape {list(shape)}"
+    )
 
 
 def eos_run(seen: Observation, profile: Profile, threshold: float) -> Bool[Tensor, "g n"]:

@@ -68,6 +68,8 @@ class Row:
         _check(model, canvas, self)
         self.lookback = model.lookback
         self.eos_id = model.profile.eos_id
+        self.banned = frozenset(options.sampling.banned(model.profile) if constraint is None else ())
+        """The ids that are never predicted. A form may demand one of them."""
         # A copy: what the caller writes into its own tensor later does not reach this row.
         self.canvas = replace(canvas, tokens=canvas.tokens.clone())
         self.eos_run = None if canvas.n_new is None else options.eos_run
@@ -258,6 +260,8 @@ class Row:
             raise StrategyContractError(
                 f"strategy {type(self.strategy).__name__} selected {illegal} positions that are not masked, {where}"
             )
+        if self.banned.intersection(outcome.token[outcome.commit].tolist()):
+            raise DapdError(f"no token is left at {where}: the model rules out (-inf) all that may be predicted")
 
     def _note_idle(self, committed: int) -> None:
         self.idle = 0 if committed else self.idle + 1

@@ -36,8 +36,8 @@ class Sampling:
     """Take confidence from softmax(logits / temperature), as Dream does, not from the plain softmax, as LLaDA does."""
     eos: EosPolicy = "none"
     """none; ban: EOS is never predicted (LLaDA's logits_eos_inf); defer: EOS and end of turn keep their place as
-    predictions but get confidence 0, so they are committed last (LLaDA's confidence_eos_eot_inf); ban+defer: both, so
-    that EOS is never predicted and end of turn comes last."""
+    predictions but get confidence 0, so decoders that rank by confidence commit them last (LLaDA's
+    confidence_eos_eot_inf); ban+defer: both, so that EOS is never predicted and end of turn comes last."""
     suppress: tuple[int, ...] = ()
     """Further token ids that are never predicted; the mask token never is."""
     bias: tuple[tuple[int, float], ...] = ()

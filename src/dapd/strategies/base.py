@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
+from dapd.io.fields import check_types
 
 Order = Literal["confidence", "entropy", "margin", "random"]
 Precision = Literal["model", "float32", "float64"]
@@ -43,7 +45,8 @@ class Progress:
     @cached_property
     def unmasked(self) -> Float[Tensor, " batch"]:
         """Fraction of the generation that is decided: 0 at the start, towards 1 at the end."""
-        return 1 - self.remaining.double() / self.total.clamp_min(1)
+        # Not 1 - remaining / total, which is a little less than 0.1 where 1 of 10 is decided.
+        return (self.total - self.remaining).double() / self.total.clamp_min(1)
 
     def steps_per_block(self, steps: int) -> Int[Tensor, " batch"]:
         """Each block's share of a total number of steps."""
@@ -103,8 +106,12 @@ class Observation:
 
         They are computed when they are first read: most decoders never read them, and the copy holds the whole
         vocabulary for every position.
+
+        float16 becomes float32: it holds neither the small number that keeps the logarithm of a probability finite nor
+        the log-probability of a forbidden token, so every entropy would be nan.
         """
-        return self.make_logits()
+        logits = self.make_logits()
+        return logits.float() if logits.dtype == torch.float16 else logits
 
     @cached_property
     def valid(self) -> Bool[Tensor, "batch n"]:
@@ -142,6 +149,7 @@ class AttentionNeed:
     """The query that stands for a position which another column predicts (Dream): its own, or that of its predictor."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         fits = bool(self.layers) if isinstance(self.layers, tuple) else 0 < self.layers <= 1
         if not fits:
             raise DapdError(f"layers is {self.layers}; give a share in (0, 1] or layer indices such as 4,5,6")
@@ -177,6 +185,9 @@ class Needs:
     """Whether `select` is made of tensor operations alone: it reads no tensor on the host and keeps nothing on `self`.
     Such a pass may be recorded as a CUDA graph. A subclass that overrides `select` with anything else must say False.
     """
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @runtime_checkable
@@ -238,11 +249,6 @@ def order_score(seen: Observation, order: Order) -> Float[Tensor, "batch n"]:
             return seen.noise
 
 
-def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise DapdError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-
-
 def check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise DapdError(f"{name} is {value}; allowed: {low:g} to {high:g}")
@@ -268,7 +274,6 @@ __all__ = [
     "Selection",
     "Selects",
     "Strategy",
-    "check_choice",
     "check_range",
     "check_steps",
     "entropy",

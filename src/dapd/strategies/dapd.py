@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.graph import Direction, EdgeNorm, degrees, edge_scores, independent_set, normalised_edges
+from dapd.io.fields import check_types
 from dapd.strategies.base import (
     AttentionNeed,
     Needs,
@@ -19,7 +20,6 @@ from dapd.strategies.base import (
     Rows,
     Selection,
     Strategy,
-    check_choice,
     check_range,
     on_every_position,
     top,
@@ -68,14 +68,9 @@ class Dapd(Strategy):
     """Dream only: the query that stands for a position, its own or that of the column which predicts it."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 <= self.tau_min <= self.tau_max:
             raise DapdError(f"tau_min is {self.tau_min} and tau_max {self.tau_max}; need 0 <= tau_min <= tau_max")
-        check_choice("shortcut", self.shortcut, get_args(Shortcut))
-        check_choice("late_rule", self.late_rule, get_args(LateRule))
-        check_choice("edge_norm", self.edge_norm, get_args(EdgeNorm))
-        check_choice("direction", self.direction, get_args(Direction))
-        check_choice("rows", self.rows, ("position", "predictor"))
-        check_choice("order", self.order, ("degree", "confidence"))
         for name in ("confident", "certain", "switch_at"):
             check_range(name, getattr(self, name), 0, 1)
         AttentionNeed(self.layers)

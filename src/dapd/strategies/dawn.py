@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from dapd.graph import independent_set
+from dapd.io.fields import check_types
 from dapd.strategies.base import (
     AttentionNeed,
     Needs,
     Observation,
     Selection,
     Strategy,
-    check_choice,
     check_range,
     top,
 )
@@ -54,9 +54,9 @@ class Dawn(Strategy):
     must be that probable, and a position is tied if it has an edge, in either direction, to one in U1 or U2."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("confident", "induce", "low", "edge", "sink"):
             check_range(name, getattr(self, name), 0, 1)
-        check_choice("reading", self.reading, get_args(Reading))
         AttentionNeed(self.layers)
 
     @property

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.io.fields import check_types
 from dapd.strategies.base import (
     Needs,
     Observation,
@@ -17,7 +17,6 @@ from dapd.strategies.base import (
     Progress,
     Selection,
     Strategy,
-    check_choice,
     check_range,
     check_steps,
     order_score,
@@ -46,8 +45,8 @@ class DreamSchedule(Strategy):
     """Noise level at the end."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_steps(self.steps)
-        check_choice("order", self.order, get_args(Order))
         check_range("eps", self.eps, 1e-9, 0.5)
         if self.alg_temp < 0:
             raise DapdError(f"alg_temp is {self.alg_temp}; it must not be negative")

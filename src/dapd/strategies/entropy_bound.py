@@ -9,7 +9,8 @@ import torch
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
-from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_choice, entropy, order_score
+from dapd.io.fields import check_types
+from dapd.strategies.base import Needs, Observation, Selection, Strategy, entropy, order_score
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class EntropyBound(Strategy):
     """How positions are ranked: by confidence, entropy (low), or margin (of the best two tokens)."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.gamma < 0:
             raise DapdError(f"gamma is {self.gamma}; it must not be negative")
-        check_choice("order", self.order, ("confidence", "entropy", "margin"))
 
     @property
     def needs(self) -> Needs:

@@ -8,6 +8,7 @@ import torch
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
+from dapd.io.fields import check_types
 from dapd.strategies.base import Needs, Observation, Selection, Strategy
 
 
@@ -23,6 +24,7 @@ class Factor(Strategy):
     """The larger it is, the less confidence suffices to take several positions."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.factor < 0:
             raise DapdError(f"factor is {self.factor}; it must not be negative")
 

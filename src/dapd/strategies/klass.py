@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.io.fields import check_types
 from dapd.strategies.base import (
     Needs,
     Observation,
     Selection,
     Strategy,
-    check_choice,
     check_range,
     check_steps,
     order_score,
@@ -63,9 +63,9 @@ class Klass(Strategy):
     """Let confidence equal to the threshold pass, as KLASS's sampler for Dream does."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_range("confidence", self.confidence, 0, 1)
         check_steps(self.steps)
-        check_choice("unmask", self.unmask, ("all", "max_conf", "min_kl", "random"))
         if self.kl < 0 or self.history < 1:
             raise DapdError(f"kl is {self.kl}, history {self.history}; kl must not be negative, history at least 1")
 

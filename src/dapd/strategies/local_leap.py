@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from dapd.errors import DapdError
+from dapd.io.fields import check_types
 from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_range, top
 
 
@@ -22,6 +23,7 @@ class LocalLeap(Strategy):
     """How far from an anchor, in positions, the relaxed threshold holds."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_range("threshold", self.threshold, 0, 1)
         check_range("relaxed", self.relaxed, 0, self.threshold)
         if self.radius < 0:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dapd.errors import DapdError
 from dapd.graph import ranks
+from dapd.io.fields import check_types
 from dapd.strategies.base import Needs, Observation, Selection, Strategy, check_range, top
 
 
@@ -23,6 +24,7 @@ class Threshold(Strategy):
     refused (Fast-dLLM's uncached sampler for Dream, where it is new tokens / steps); None: consider all."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_range("threshold", self.threshold, 0, 1)
         if self.budget is not None and self.budget < 1:
             raise DapdError(f"budget is {self.budget}; it must be at least 1")

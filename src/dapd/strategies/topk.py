@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 from jaxtyping import Int
 from torch import Tensor
 
 from dapd.errors import DapdError
+from dapd.io.fields import check_types
 from dapd.strategies.base import (
     Needs,
     Observation,
@@ -16,7 +16,6 @@ from dapd.strategies.base import (
     Progress,
     Selection,
     Strategy,
-    check_choice,
     check_steps,
     order_score,
     top,
@@ -44,10 +43,10 @@ class TopK(Strategy):
     """How positions are ranked: by confidence, entropy (low), margin (of the best two tokens), or at random."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.k < 1:
             raise DapdError(f"k is {self.k}; it must be at least 1")
         check_steps(self.steps)
-        check_choice("order", self.order, get_args(Order))
 
     @property
     def needs(self) -> Needs:
