@@ -21,11 +21,10 @@ from dapd.decoding.plan import Group, PassPlan
 from dapd.decoding.row import Constraint, Row
 from dapd.decoding.sampling import choose
 from dapd.decoding.step import Outcome, Step, Top
-from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction, Profile, check_prediction
 from dapd.models.cache import KVCache, KVPool
 from dapd.models.columns import take, width
-from dapd.strategies.base import Observation, Progress, Selection, Selects
+from dapd.strategies.base import Observation, Progress, check_selection
 
 
 def run_pass(
@@ -47,7 +46,8 @@ def run_pass(
         confidence = seen.confidence.clone()
         run = None if row.eos_run is None else seen.masked & eos_run(seen, model.profile, row.eos_run)
         top = likeliest(seen, row.options.record_top)
-        selection = select(row.strategy, seen, state.memory)
+        selection = row.strategy.select(seen, state.memory)
+        check_selection(row.strategy, selection, seen.masked.shape)
         chosen = selection.commit if run is None else selection.commit | run
         edges = selection.edges if row.options.record_edges else None
         outcomes.append(Outcome(commit=chosen, token=token, confidence=confidence, edges=edges, top=top))
@@ -123,28 +123,6 @@ def without_padding(values: Float[Tensor, "g n length"], padding: Int[Tensor, " 
 def constrained(constraint: Constraint, rows: Sequence[Row], scores: Float[Tensor, "g n vocab"]) -> Int[Tensor, "g n"]:
     """The tokens that the rows' constraint proposes. This reads the rows on the host: such passes are not recorded."""
     return torch.stack([constraint.tokens(s, row.canvas, row.window) for row, s in zip(rows, scores, strict=True)])
-
-
-def select(strategy: Selects, seen: Observation, memory: object) -> Selection:
-    """What the strategy answers, if it has the form of an answer."""
-    selection = strategy.select(seen, memory)
-    if not hasattr(selection, "commit"):
-        answer = type(selection).__name__
-        raise StrategyContractError(f"strategy {type(strategy).__name__} answered {answer}, not a Selection")
-    batch, n = seen.masked.shape
-    _check_form(strategy, "selected", selection.commit, (batch, n))
-    if selection.edges is not None:
-        _check_form(strategy, "gave as edges", selection.edges, (batch, n, n))
-    return selection
-
-
-def _check_form(strategy: Selects, verb: str, value: object, shape: tuple[int, ...]) -> None:
-    if isinstance(value, Tensor) and value.shape == shape and value.dtype == torch.bool:
-        return
-    form = f"{value.dtype} tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    raise StrategyContractError(
-        f"strategy {type(strategy).__name__} {verb} a {form}; it must be a bool tensor of shape {list(shape)}"
-    )
 
 
 def eos_run(seen: Observation, profile: Profile, threshold: float) -> Bool[Tensor, "g n"]:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, StrategyContractError
 from dapd.graph import ranks
 from dapd.io.fields import check_types
 
@@ -220,6 +220,25 @@ def needs_of(strategy: object) -> Needs:
     return needs
 
 
+def check_selection(strategy: object, answer: object, shape: torch.Size) -> None:
+    """Refuse a selection of the wrong form. `shape` is the number of rows and of columns in the window."""
+    name = type(strategy).__name__
+    if not hasattr(answer, "commit"):
+        raise StrategyContractError(f"strategy {name} answered {type(answer).__name__}, not a Selection")
+    wanted = [("selected", answer.commit, [*shape])]
+    edges = getattr(answer, "edges", None)
+    if edges is not None:
+        wanted.append(("gave as edges", edges, [*shape, shape[1]]))
+    for what, value, size in wanted:
+        if not isinstance(value, Tensor):
+            form = type(value).__name__
+        elif value.dtype != torch.bool or [*value.shape] != size:
+            form = f"{value.dtype} tensor of shape {[*value.shape]}"
+        else:
+            continue
+        raise StrategyContractError(f"strategy {name} {what} a {form}; it must be a bool tensor of shape {size}")
+
+
 def top(
     score: Float[Tensor, "batch n"], masked: Bool[Tensor, "batch n"], count: Int[Tensor, " batch"] | int
 ) -> Bool[Tensor, "batch n"]:
@@ -275,6 +294,7 @@ __all__ = [
     "Selects",
     "Strategy",
     "check_range",
+    "check_selection",
     "check_steps",
     "entropy",
     "needs_of",
