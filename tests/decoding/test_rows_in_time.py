@@ -1,6 +1,7 @@
 """Rows that come and go: each is decoded as it would be alone, whoever joins, leaves, fails or shares its passes."""
 
 import copy
+import time
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -429,6 +430,25 @@ def test_rows_of_very_different_length_do_not_share_a_pass():
     decoder.step()
     assert [tuple(call.tokens.shape) for call in network.calls] == [(1, 3 * PASS_COST + 2), (2, 4)]
     assert decoder.columns_computed == decoder.columns_needed == 3 * PASS_COST + 2 + 8
+
+
+def test_passes_side_by_side_do_not_count_twice():
+    """Rows of unlike lengths have passes of their own in every step: each row is charged with its pass alone."""
+
+    class Slow(Scripted):
+        def __call__(self, *args, **kwargs):
+            time.sleep(0.01)
+            return super().__call__(*args, **kwargs)
+
+    decoder = Decoder(Slow(rising, max_length=10 * PASS_COST))
+    decoder.admit(blank(8, [1] * (3 * PASS_COST)), TopK(), name="long")
+    decoder.admit(blank(8), TopK(), name="short")
+    began = time.perf_counter()
+    charged = {"long": 0.0, "short": 0.0}
+    for step in decoder.steps():
+        charged[step.row] += step.compute_seconds
+    assert sum(charged.values()) <= time.perf_counter() - began
+    assert min(charged.values()) >= 8 * 0.01
 
 
 @dataclass(frozen=True)

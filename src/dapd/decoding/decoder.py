@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ import torch
 
 from dapd.canvas import Canvas
 from dapd.decoding.exchange import GroupState, Inputs, Results, remember, repeats
-from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, obstacle, weights_of
+from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, Run, obstacle, weights_of
 from dapd.decoding.loop import commit, run_pass
 from dapd.decoding.options import Options
 from dapd.decoding.plan import PassPlan, Planner, rounded
@@ -32,13 +32,13 @@ GROWTH = 128
 
 @dataclass(frozen=True)
 class Launch:
-    """A pass that was started."""
+    """A pass whose turn has come."""
 
     plan: PassPlan
     began: float
-    flight: Flight | Results
-    """The replay of a recorded pass, which may still be running on the device; or the results of a pass without a
-    recording, which has ended."""
+    flight: Flight | Callable[[], Results]
+    """The replay of a recorded pass, which may already be running on the device; or what runs a pass without a
+    recording."""
 
 
 class Decoder:
@@ -68,6 +68,8 @@ class Decoder:
         """Memory for keys and values, once a row reuses any."""
         self.ahead: list[Launch] = []
         """Passes of the next step that were launched already."""
+        self.charged = 0.0
+        """The time up to which seconds were charged to rows: passes that overlap share them, and none counts twice."""
         self.columns_needed = 0
         """Columns that rows needed computed, over all passes."""
         self.columns_computed = 0
@@ -184,7 +186,7 @@ class Decoder:
             self.rows.remove(row)
 
     def _start(self, plan: PassPlan) -> Launch:
-        """Forward, observe and select on the device: by replaying a recording, or operation by operation."""
+        """Prepare forward, observe and select; where they are recorded, the device begins to replay them."""
         began = time.perf_counter()
         pool = self.pool if plan.rows[0].keeps else None  # all rows of a pass keep theirs, or none does
         inputs = Inputs.of(plan, self.model.profile.pad_id, pool)
@@ -194,12 +196,17 @@ class Decoder:
             flight = self.recordings.launch(self.weights, run, plan, inputs, states, pool)
             if flight is not None:
                 return Launch(plan, began, flight)
+        return Launch(plan, began, partial(self._run, run, inputs, states))
+
+    def _run(self, run: Run, inputs: Inputs, states: Sequence[GroupState]) -> Results:
+        """A pass without a recording, operation by operation."""
         outcomes, memories = run(moved(inputs, self.model.device), states)
-        return Launch(plan, began, (moved(outcomes, HOST), memories))
+        return moved(outcomes, HOST), memories
 
     def _finish(self, launch: Launch, steady: bool) -> list[Step]:
         """Wait for a pass, and commit what was selected; in a steady state its next one is launched before that."""
         plan = launch.plan
+        began = max(launch.began, self.charged)
         flight = launch.flight
         if isinstance(flight, Flight):
             may_repeat = steady and flight.may_repeat() and self._goes_on(plan.rows)
@@ -210,7 +217,7 @@ class Decoder:
                 flight.again(plan, outcomes)
                 self.ahead.append(Launch(plan, time.perf_counter(), flight))
         else:
-            outcomes, memories = flight
+            outcomes, memories = flight()
         self.columns_needed += plan.columns_needed
         self.columns_computed += plan.columns_computed
         remember(plan, memories)
@@ -220,9 +227,10 @@ class Decoder:
                 if row in self.rows:  # it may have been cancelled meanwhile
                     try:
                         part = mapped(itemgetter(index), outcome)
-                        steps.append(commit(row, part, launch.began, len(plan.rows)))
+                        steps.append(commit(row, part, began, len(plan.rows)))
                     except Exception as error:  # of any kind: the rows before it have gone on, and cannot do so again
                         self._fail(row, error)
+        self.charged = time.perf_counter()
         return steps
 
     def _goes_on(self, rows: Sequence[Row]) -> bool:

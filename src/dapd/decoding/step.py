@@ -52,7 +52,8 @@ class Step(Outcome):
     seconds: float
     """Seconds from the beginning of the row's first pass to the end of this one."""
     compute_seconds: float
-    """The time of this pass, in seconds, divided by the number of rows that shared it."""
+    """The row's share of the seconds that this pass took. Over all rows and passes the shares add up to the time that
+    was spent."""
 
     @property
     def done(self) -> bool:
