@@ -46,8 +46,8 @@ class Decoder:
 
     `admit` a row at any time, and call `step` for the next pass of every row. At most `places` rows (None: any number)
     are decoded at a time and the others wait; a row leaves in the pass in which it is complete, and the next one takes
-    its place. In float32 a row is decoded as it would be alone, whoever shares its passes; only where positions are
-    exactly alike, as in a text of masks alone, may rounding choose another of them.
+    its place. In float32 a row is decoded as it would be alone, whichever rows share its passes. There is one
+    exception: among positions that are exactly alike, as in a canvas of nothing but masks, rounding may choose another.
     """
 
     def __init__(self, model: MaskedLM, recordings: Recordings | None = None, places: int | None = None) -> None:
@@ -69,7 +69,7 @@ class Decoder:
         self.ahead: list[Launch] = []
         """Passes of the next step that were launched already."""
         self.columns_needed = 0
-        """Columns that rows needed computed, over all passes."""
+        """Columns that had to be computed for the rows, over all passes."""
         self.columns_computed = 0
         """Columns that were computed, padding included."""
 
@@ -120,7 +120,8 @@ class Decoder:
     def passes(self) -> Iterator[list[Step]]:
         """The steps of every pass until all rows are complete; the first failure is raised.
 
-        It may be left and called again: the rows go on where they were. Whoever leaves rows for good calls `close`.
+        A caller may stop iterating and call it again: the rows continue where they were. A caller that gives up rows
+        which are not complete must call `close`.
         """
         while self.rows or self.waiting:
             yield self.step()
@@ -129,7 +130,7 @@ class Decoder:
         self.close()
 
     def steps(self) -> Iterator[Step]:
-        """The same, step by step. Whoever leaves it in the middle of a pass misses the rest of that pass's steps."""
+        """The same, step by step. A caller that stops in the middle of a pass misses the other steps of that pass."""
         for steps in self.passes():
             yield from steps
 
@@ -171,7 +172,7 @@ class Decoder:
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
-        """After a pass that failed, run each of its rows alone, so that only those leave which fail by themselves."""
+        """After a pass that failed, run each of its rows alone, so that only rows which fail on their own leave."""
         if len(rows) > 1:
             return [step for row in rows if row in self.rows for step in self._pass([row])]
         self._fail(rows[0], error)
@@ -221,7 +222,7 @@ class Decoder:
                     try:
                         part = mapped(itemgetter(index), outcome)
                         steps.append(commit(row, part, launch.began, len(plan.rows)))
-                    except Exception as error:  # of any kind: the rows before it have gone on, and cannot do so again
+                    except Exception as error:  # of any kind: rows before it have advanced, so the pass is not repeated
                         self._fail(row, error)
         return steps
 
@@ -245,14 +246,14 @@ class Decoder:
         for row in keepers:
             if row.place is None:
                 row.place = next(free)
-                # What the last row here kept may be what is not a number, and 0 times nan would still be nan.
+                # The last row in this place may have left nan there, and 0 times nan is nan.
                 self.pool.clear(row.place)
 
     def _enlarge(self, pool: KVPool, rows: int, length: int) -> None:
-        """Move what is kept to a pool with room for so many rows of such a length.
+        """Move the kept keys and values to a pool with room for `rows` rows of `length` columns.
 
-        Passes are recorded anew for every pool. Where they are, it has room for more than is asked for: a server whose
-        rows come one by one, each longer than the last, must not need a pool for each.
+        Every pool needs recordings of its own. So where passes are recorded, the new pool has more room than is asked
+        for: otherwise a server whose rows arrive one by one, each longer than the last, would need a pool for each.
         """
         if self.recordings is not None:
             self.recordings.forget(pool)
@@ -262,7 +263,7 @@ class Decoder:
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels and graphs are launched on torch's current device: among several it must be the model's."""
+    """Kernels and graphs are launched on torch's current device: where there are several, it must be the model's."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -278,8 +279,8 @@ def decode(
 ) -> Iterator[Step]:
     """Fill every mask of some canvases: every pass of every row as a step, whose `row` is the number of its canvas.
 
-    At most `places` rows (None: all) are decoded at a time, the longest first, so that rows of about the same length
-    meet. Mistakes in the arguments are reported at once, before the first step.
+    At most `places` rows (None: all) are decoded at a time, the longest first, so that rows of similar length share
+    passes. Mistakes in the arguments are reported at once, before the first step.
     """
     options = options or Options()
     seeds = options.seeds(len(canvases))
@@ -294,7 +295,7 @@ def decode(
 
 
 def _to_the_end(decoder: Decoder) -> Iterator[Step]:
-    """The steps of a decoder that nobody goes on with: it is closed even if they are not all taken."""
+    """The steps of a decoder that is not used afterwards: it is closed even if the caller stops early."""
     try:
         yield from decoder.steps()
     finally:
