@@ -63,7 +63,7 @@ class Decoder:
         self.rows: list[Row] = []
         self.waiting: deque[Row] = deque()
         self.failures: dict[Hashable, Exception] = {}
-        """The error of each row that had to leave, by the row's name; the other rows go on."""
+        """The error of each row that had to leave, by the row's name; the other rows continue."""
         self.pool: KVPool | None = None
         """Memory for keys and values, once a row reuses any."""
         self.ahead: list[Launch] = []
@@ -152,10 +152,10 @@ class Decoder:
         return self.places is None or len(self.rows) < self.places
 
     def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
-        """Run a pass of some rows beside the passes that are on their way: all start before the first is awaited."""
+        """Run a pass of some rows in addition to those under way: all are started before the first is awaited."""
         planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
-        # Rows of a pass that is launched ahead stay among themselves. Where other rows are planned beside them, nothing
-        # more is launched ahead, so that the next step plans all rows together.
+        # Rows of a pass that is launched ahead stay among themselves. If other rows are planned as well, nothing more
+        # is launched ahead, so that the next step plans all rows together.
         steady = not (ahead and planned)
         steps: list[Step] = []
         started = [*ahead]

@@ -30,9 +30,9 @@ class GroupInputs:
     choices: Bool[Tensor, "g n"]
     """Positions that may be committed."""
     window: Int[Tensor, "g 2"]
-    """First position of the window, and the one behind its last."""
+    """First position of the window, and the one after its last."""
     block: Int[Tensor, "g 2"]
-    """First position of the active block, and the one behind its last."""
+    """First position of the active block, and the one after its last."""
     counts: Int[Tensor, "5 g"]
     """The numbers of `Progress`, in order."""
 

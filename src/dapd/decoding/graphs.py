@@ -117,7 +117,7 @@ class Recording:
 class Flight:
     """A recorded pass on its way: launched, and not yet waited for.
 
-    Its results are copied out right behind it, so that another recording may run before they are waited for.
+    Its results are copied out right after it, so that another recording may run before they are waited for.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ def observe(
 
 
 def without_padding(values: Float[Tensor, "g n length"], padding: Int[Tensor, " g"]) -> Float[Tensor, "g n length"]:
-    """The values with their last dimension indexed by each row's own positions; 0 behind its last position."""
+    """The values with their last dimension indexed by each row's own positions; 0 after its last position."""
     length = values.shape[-1]
     column = padding[:, None] + torch.arange(length, device=padding.device)
     return take(values, column.clamp_max(length - 1), 2).masked_fill((column >= length)[:, None], 0)

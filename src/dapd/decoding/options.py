@@ -18,7 +18,7 @@ class Reuse(StrEnum):
     PREFIX = "prefix"
     """Fast-dLLM's prefix cache: keep what lies before the block. In a single block that is the prompt."""
     DUAL = "dual"
-    """Fast-dLLM's dual cache: keep what lies before and behind the block."""
+    """Fast-dLLM's dual cache: keep what lies before and after the block."""
     SETTLED = "settled"
     """Keep what was decided `settle` passes ago or earlier; only masks and recent tokens are computed."""
 
