@@ -1,4 +1,4 @@
-"""The canvas: one text to fill, made of fixed tokens and of masks among or behind them."""
+"""The canvas: one text to fill, made of fixed tokens and of masks among or after them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Canvas:
     start: int
     """First position of the generation region: blocks are counted from here to `stop`."""
     n_new: int | None = None
-    """Number of new tokens behind the prompt; None where the masks stand anywhere (infilling)."""
+    """Number of new tokens after the prompt; None where masks may be anywhere (infilling)."""
 
     @classmethod
     def blank(cls, prompt: Sequence[int], n_new: int, *, mask_id: int, closing: Sequence[int] = ()) -> Canvas:
         """A prompt followed by `n_new` masks and by `closing`, the tokens that close a text in some models' training.
 
         Masks inside the prompt are filled too, with the first block: a caller who puts the mask's id into a prompt
-        wants that, and reads the result in the canvas. `DiffusionLM` refuses them: in a prompt that a person wrote, a
-        mask is a mistake that would change the question.
+        wants that, and finds the result in the canvas. `DiffusionLM` refuses them, because in a prompt that a person
+        wrote they are a mistake, and filling them would change the question.
         """
         if n_new < 1:
             raise DapdError(f"max_new_tokens is {n_new}; it must be at least 1")
@@ -55,7 +55,7 @@ class Canvas:
 
     @property
     def stop(self) -> int:
-        """The position behind the generation region, where the closing tokens begin if there are any."""
+        """The first position after the generation region, where the closing tokens begin if there are any."""
         return self.length if self.n_new is None else self.start + self.n_new
 
     @property

@@ -61,7 +61,7 @@ class Trace:
     open_ended: bool = True
     """Whether the text may end before the slots do; where a template is filled, EOS is a token like any other."""
     about: dict[str, Any] = field(default_factory=dict)
-    """Model, strategy and options, prompt: whatever the writer wants a reader to know."""
+    """Model, strategy, options, prompt, and anything else that the writer adds."""
     steps: list[Record] = field(default_factory=list)
     texts: list[str] | None = None
     """The text of each token of the canvas, empty for a mask; None without a tokenizer."""
@@ -97,13 +97,13 @@ class Trace:
 
     @property
     def n_generated(self) -> int:
-        """Generated tokens before the first EOS, be it generated or fixed beforehand."""
+        """Generated tokens before the first EOS, whether that was generated or fixed beforehand."""
         start = self.start if self.open_ended else None
         return count_text(self.tokens(), self.slots, mask_id=self.mask_id, eos_id=self.eos_id, start=start)
 
     @property
     def tokens_per_forward(self) -> float:
-        """Generated tokens before the first EOS, per forward pass: the EOS tail earns nothing."""
+        """Generated tokens before the first EOS, per forward pass: the EOS tail does not count."""
         return self.n_generated / max(1, self.nfe)
 
     @property
@@ -217,7 +217,7 @@ class Recorder:
 
 
 def count_text(row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, start: int | None) -> int:
-    """The number of slots that hold text: those that are decided and that no EOS from `start` on precedes.
+    """The number of slots that hold text: those that are decided and not preceded by an EOS at `start` or later.
 
     Every figure of tokens per forward pass counts these. Without a `start` the text has no end of its own, and EOS is a
     token like any other.
@@ -246,7 +246,7 @@ def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
 
 
 def read_traces(path: str | Path) -> list[Trace]:
-    """The traces of a file; a truncated or foreign file is refused with the line that is wrong."""
+    """The traces of a file. A truncated file, or one of another kind, is refused by an error that names the line."""
     traces: list[Trace] = []
     is_open = False
     try:

@@ -46,8 +46,8 @@ class Decoder:
 
     `admit` a row at any time, and call `step` for the next pass of every row. At most `places` rows (None: any number)
     are decoded at a time and the others wait; a row leaves in the pass in which it is complete, and the next one takes
-    its place. In float32 a row is decoded as it would be alone, whoever shares its passes; only where positions are
-    exactly alike, as in a text of masks alone, may rounding choose another of them.
+    its place. In float32 a row is decoded as it would be alone, whichever rows share its passes. There is one
+    exception: among positions that are exactly alike, as in a canvas of nothing but masks, rounding may choose another.
     """
 
     def __init__(self, model: MaskedLM, recordings: Recordings | None = None, places: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Decoder:
         self.rows: list[Row] = []
         self.waiting: deque[Row] = deque()
         self.failures: dict[Hashable, Exception] = {}
-        """The error of each row that had to leave, by the row's name; the other rows go on."""
+        """The error of each row that had to leave, by the row's name; the other rows continue."""
         self.pool: KVPool | None = None
         """Memory for keys and values, once a row reuses any."""
         self.ahead: list[Launch] = []
@@ -71,7 +71,7 @@ class Decoder:
         self.charged = 0.0
         """The time up to which seconds were charged to rows: passes that overlap share them, and none counts twice."""
         self.columns_needed = 0
-        """Columns that rows needed computed, over all passes."""
+        """Columns that had to be computed for the rows, over all passes."""
         self.columns_computed = 0
         """Columns that were computed, padding included."""
 
@@ -122,7 +122,8 @@ class Decoder:
     def passes(self) -> Iterator[list[Step]]:
         """The steps of every pass until all rows are complete; the first failure is raised.
 
-        It may be left and called again: the rows go on where they were. Whoever leaves rows for good calls `close`.
+        A caller may stop iterating and call it again: the rows continue where they were. A caller that gives up rows
+        which are not complete must call `close`.
         """
         while self.rows or self.waiting:
             yield self.step()
@@ -131,7 +132,7 @@ class Decoder:
         self.close()
 
     def steps(self) -> Iterator[Step]:
-        """The same, step by step. Whoever leaves it in the middle of a pass misses the rest of that pass's steps."""
+        """The same, step by step. A caller that stops in the middle of a pass misses the other steps of that pass."""
         for steps in self.passes():
             yield from steps
 
@@ -153,10 +154,10 @@ class Decoder:
         return self.places is None or len(self.rows) < self.places
 
     def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
-        """Run a pass of some rows beside the passes that are on their way: all start before the first is awaited."""
+        """Run a pass of some rows in addition to those under way: all are started before the first is awaited."""
         planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
-        # Rows of a pass that is launched ahead stay among themselves. Where other rows are planned beside them, nothing
-        # more is launched ahead, so that the next step plans all rows together.
+        # Rows of a pass that is launched ahead stay among themselves. If other rows are planned as well, nothing more
+        # is launched ahead, so that the next step plans all rows together.
         steady = not (ahead and planned)
         steps: list[Step] = []
         started = [*ahead]
@@ -173,7 +174,7 @@ class Decoder:
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
-        """After a pass that failed, run each of its rows alone, so that only those leave which fail by themselves."""
+        """After a pass that failed, run each of its rows alone, so that only rows which fail on their own leave."""
         if len(rows) > 1:
             return [step for row in rows if row in self.rows for step in self._pass([row])]
         self._fail(rows[0], error)
@@ -228,7 +229,7 @@ class Decoder:
                     try:
                         part = mapped(itemgetter(index), outcome)
                         steps.append(commit(row, part, began, len(plan.rows)))
-                    except Exception as error:  # of any kind: the rows before it have gone on, and cannot do so again
+                    except Exception as error:  # of any kind: rows before it have advanced, so the pass is not repeated
                         self._fail(row, error)
         self.charged = time.perf_counter()
         return steps
@@ -253,14 +254,14 @@ class Decoder:
         for row in keepers:
             if row.place is None:
                 row.place = next(free)
-                # What the last row here kept may be what is not a number, and 0 times nan would still be nan.
+                # The last row in this place may have left nan there, and 0 times nan is nan.
                 self.pool.clear(row.place)
 
     def _enlarge(self, pool: KVPool, rows: int, length: int) -> None:
-        """Move what is kept to a pool with room for so many rows of such a length.
+        """Move the kept keys and values to a pool with room for `rows` rows of `length` columns.
 
-        Passes are recorded anew for every pool. Where they are, it has room for more than is asked for: a server whose
-        rows come one by one, each longer than the last, must not need a pool for each.
+        Every pool needs recordings of its own. So where passes are recorded, the new pool has more room than is asked
+        for: otherwise a server whose rows arrive one by one, each longer than the last, would need a pool for each.
         """
         if self.recordings is not None:
             self.recordings.forget(pool)
@@ -270,7 +271,7 @@ class Decoder:
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels and graphs are launched on torch's current device: among several it must be the model's."""
+    """Kernels and graphs are launched on torch's current device: where there are several, it must be the model's."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -286,8 +287,8 @@ def decode(
 ) -> Iterator[Step]:
     """Fill every mask of some canvases: every pass of every row as a step, whose `row` is the number of its canvas.
 
-    At most `places` rows (None: all) are decoded at a time, the longest first, so that rows of about the same length
-    meet. Mistakes in the arguments are reported at once, before the first step.
+    At most `places` rows (None: all) are decoded at a time, the longest first, so that rows of similar length share
+    passes. Mistakes in the arguments are reported at once, before the first step.
     """
     options = options or Options()
     seeds = options.seeds(len(canvases))
@@ -302,7 +303,7 @@ def decode(
 
 
 def _to_the_end(decoder: Decoder) -> Iterator[Step]:
-    """The steps of a decoder that nobody goes on with: it is closed even if they are not all taken."""
+    """The steps of a decoder that is not used afterwards: it is closed even if the caller stops early."""
     try:
         yield from decoder.steps()
     finally:

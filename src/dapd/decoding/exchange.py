@@ -1,4 +1,4 @@
-"""What travels between host and device: the inputs of a pass, its outcomes, and what strategies remember."""
+"""What travels between host and device: the inputs of a pass, its outcomes, and the memories of strategies."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class GroupInputs:
     choices: Bool[Tensor, "g n"]
     """Positions that may be committed."""
     window: Int[Tensor, "g 2"]
-    """First position of the window, and the one behind its last."""
+    """First position of the window, and the one after its last."""
     block: Int[Tensor, "g 2"]
-    """First position of the active block, and the one behind its last."""
+    """First position of the active block, and the one after its last."""
     counts: Int[Tensor, "5 g"]
     """The numbers of `Progress`, in order."""
 
@@ -107,13 +107,13 @@ class GroupState:
 
 
 def _joined(memories: Sequence[object]) -> object:
-    """What is remembered for each of some rows, as one: every tensor with the rows as its first dimension."""
+    """The memories of several rows as one, in which every tensor has the rows as its first dimension."""
     parts = [tensors(memory) for memory in memories]
     return filled(memories[0], [torch.stack(column) for column in zip(*parts, strict=True)])
 
 
 def remember(plan: PassPlan, trees: Sequence[object]) -> None:
-    """Give every row its part of the memories that the strategies returned: all rows, or none if one is refused."""
+    """Give every row its part of the memories that the strategies returned; if one is refused, no row gets any."""
     for group, tree in zip(plan.groups, trees, strict=True):
         _check_memory(group.members, tree)
     for group, tree in zip(plan.groups, trees, strict=True):

@@ -117,7 +117,7 @@ class Recording:
 class Flight:
     """A recorded pass on its way: launched, and not yet waited for.
 
-    Everything it brings back is copied out behind it, so that another recording may run before it is waited for.
+    Its results are copied out right after it, so that another recording may run before they are waited for.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class Recordings:
         self.recorder = recorder
         self.kept: OrderedDict[Key, Recording] = OrderedDict()
         self.occurrences: OrderedDict[Key, int | None] = OrderedDict()
-        """How often a kind of pass ran without a recording. None: it cannot be recorded. Below 0: so many more such
-        passes until recording it is tried again."""
+        """How often a kind of pass ran without a recording. None: it cannot be recorded. Below 0: that many
+        more such passes until recording it is tried again."""
         self.proven: OrderedDict[Hashable, None] = OrderedDict()
         """Rules with which a pass was recorded before, whatever its shapes: no trial run is needed."""
         self.free: list[KVPool] = []
@@ -197,9 +197,9 @@ class Recordings:
         states: Sequence[GroupState],
         pool: KVPool | None,
     ) -> Flight | None:
-        """Replay a pass that is recorded, or record it if such a pass has run before; None: run it as it is.
+        """Replay a pass that is recorded, or record it if such a pass has run before; None: it must run unrecorded.
 
-        `weights` tells models apart, as the rules and shapes of a pass do not.
+        `weights` tells models apart; the rules and shapes of a pass do not.
         """
         with self.lock:
             shapes = (signature(inputs), signature(list(states)))
@@ -231,7 +231,7 @@ class Recordings:
             warnings.warn(f"passes of strategy {names} run without CUDA graphs: {why}", stacklevel=2)
 
     def borrow(self, rows: int, length: int) -> KVPool:
-        """Memory for keys and values that no other decoding uses now; one that recordings know, if there is one."""
+        """Memory for keys and values that no other decoding uses now, preferably a pool that has recordings."""
         with self.lock:
             for number, pool in enumerate(self.free):
                 if (pool.rows, pool.length) == (rows, length):

@@ -41,7 +41,7 @@ def run_pass(
     for group, group_inputs, state in zip(plan.groups, inputs.groups, states, strict=True):
         row = group.members[0]
         seen = observe(model, inputs, prediction, group, group_inputs, state)
-        # Before the strategy and on copies: one that writes into what it is shown does not change what is committed.
+        # Taken before the strategy runs: if it writes into what it is shown, that does not change what is committed.
         token = seen.token.clone()
         confidence = seen.confidence.clone()
         run = None if row.eos_run is None else seen.masked & eos_run(seen, model.profile, row.eos_run)
@@ -114,7 +114,7 @@ def observe(
 
 
 def without_padding(values: Float[Tensor, "g n length"], padding: Int[Tensor, " g"]) -> Float[Tensor, "g n length"]:
-    """The last dimension by the positions of each row, from its first token on; 0 behind its last one."""
+    """The values with their last dimension indexed by each row's own positions; 0 after its last position."""
     length = values.shape[-1]
     column = padding[:, None] + torch.arange(length, device=padding.device)
     return take(values, column.clamp_max(length - 1), 2).masked_fill((column >= length)[:, None], 0)
@@ -141,7 +141,7 @@ def likeliest(seen: Observation, count: int) -> Top | None:
 
 
 def commit(row: Row, outcome: Outcome, began: float, shared_by: int) -> Step:
-    """Write what was selected into a row's text, as far as it may be, and let the row move on.
+    """Write the selected tokens into a row's text, as far as the row allows it, and let the row advance.
 
     `began` is when the pass was started, `shared_by` the number of rows that took part in it.
     """

@@ -18,7 +18,7 @@ class Reuse(StrEnum):
     PREFIX = "prefix"
     """Fast-dLLM's prefix cache: keep what lies before the block. In a single block that is the prompt."""
     DUAL = "dual"
-    """Fast-dLLM's dual cache: keep what lies before and behind the block."""
+    """Fast-dLLM's dual cache: keep what lies before and after the block."""
     SETTLED = "settled"
     """Keep what was decided `settle` passes ago or earlier; only masks and recent tokens are computed."""
 
@@ -40,16 +40,17 @@ class Options:
     refresh: int | None = None
     """With reuse: steps from one full pass to the next; None: one at the start of each block, as in Fast-dLLM."""
     refresh_until: int | None = None
-    """With refresh: the steps of a block after which nothing is recomputed any more; None: it never stops."""
+    """With refresh: the number of steps of a block after which there are no more full passes; None: no limit."""
     settle: int = 1
-    """With reuse=settled: for how many passes a decided token (the prompt: from the start) is still computed."""
+    """With reuse=settled: for how many passes a token is still computed after it was decided (the prompt's tokens: from
+    the start)."""
     early_stop: bool = False
-    """A row is done when everything before its first EOS is decided; what is left becomes EOS. In a template that is
-    filled EOS does not end the text, and this has no effect."""
+    """A row is done when everything before its first EOS is decided; what is left becomes EOS. In a template,
+    EOS does not end the text, and this has no effect."""
     eos_run: float | None = None
     """Confidence from which the EOS tokens at the end of the canvas are committed together, whatever the strategy says
-    of each; None: the strategy alone decides. Behind an EOS stands nothing but EOS, so the run is as sure as its first
-    token. In a template that is filled EOS does not end the text, and this has no effect."""
+    of each; None: the strategy alone decides. After an EOS there is nothing but EOS, so the run is as certain as its
+    first token. In a template, EOS does not end the text, and this has no effect."""
     sampling: Sampling = field(default_factory=Sampling)
     """How a token is drawn from a position's distribution, and which tokens are ruled out."""
     confidence_dtype: Precision | None = None
@@ -84,7 +85,7 @@ class Options:
             raise DapdError("settle is set but reuse is not settled")
 
     def is_fresh(self, step: int) -> bool:
-        """Whether that step of a block computes everything: the first, then as often as is asked for."""
+        """Whether that step of a block computes everything: the first one does, and then one every `refresh` steps."""
         early = self.refresh_until is None or step < self.refresh_until
         return step == 0 or (self.refresh is not None and early and step % self.refresh == 0)
 

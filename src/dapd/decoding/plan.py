@@ -79,8 +79,8 @@ class PassPlan:
 class Planner:
     """Plans the next pass of every row.
 
-    Where passes are recorded, lengths are rounded up to `multiple`, and what may change from pass to pass is named row
-    by row: then few recordings serve. Elsewhere `multiple` is 1.
+    Where passes are recorded, lengths are rounded up to `multiple`, and what may change from pass to pass is listed
+    for each row, so that few recordings suffice. Elsewhere `multiple` is 1.
     """
 
     def __init__(self, multiple: int) -> None:
@@ -123,7 +123,7 @@ class Planner:
         return [*rows, *rows[-1:] * (rounded(n, step) - n)]
 
     def _positions_to_compute(self, row: Row) -> Columns:
-        """A whole row is computed with padding up to a multiple, so that its length does not matter."""
+        """A whole row is computed with padding up to a multiple, so that rows of similar length share recordings."""
         columns = row.columns()
         whole = isinstance(columns, slice) and columns == slice(0, row.length)
         return slice(row.length - rounded(row.length, self.multiple), row.length) if whole else columns
@@ -152,7 +152,7 @@ def rounded(number: int, multiple: int) -> int:
 
 
 def _that_may_share(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that may share a pass: all of them keep keys and values or none does, and no two read other attention."""
+    """Rows that may share a pass: all keep keys and values or none does, and no two read different attention."""
     parts: dict[tuple[bool, AttentionNeed | None], list[Row]] = {}
     for row in rows:
         parts.setdefault((row.keeps, row.needs.attention), []).append(row)

@@ -44,7 +44,7 @@ class Constraint(Protocol):
 
 
 class Row:
-    """One text that is being decoded. Every row has its own block, step count and end, whoever shares its passes."""
+    """One text that is being decoded. It has its own block, step count and end, whichever rows share its passes."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Row:
         # A copy: what the caller writes into its own tensor later does not reach this row.
         self.canvas = replace(canvas, tokens=canvas.tokens.clone())
         self.eos_run = None if canvas.n_new is None else options.eos_run
-        """Confidence from which a run of EOS is committed; a template that is filled has no such end."""
+        """Confidence from which a run of EOS is committed; None in a template, which has no such end."""
         self.masked = self.canvas.masked
         self.masks = [int(self.masked[block].sum()) for block in self.blocks]
         """The number of masks in each block at the start."""
@@ -87,9 +87,9 @@ class Row:
         self.began = 0.0
         """When its first pass began."""
         self.idle = 0
-        """Passes in a row without a commit."""
+        """Consecutive passes without a commit."""
         self.memory: object = None
-        """What its strategy remembers of it: the row's part of every tensor that the strategy returned."""
+        """Its strategy's memory: the row's part of every tensor that the strategy returned."""
         self.age = torch.zeros(canvas.length, dtype=torch.long) if options.reuse is Reuse.SETTLED else None
         """Passes since each position was decided, where settled ones are reused."""
         self.place: int | None = None
@@ -125,7 +125,7 @@ class Row:
 
     @property
     def window(self) -> slice:
-        """The positions that the strategy sees. With reuse, where only the block is computed anew, never more."""
+        """The positions that the strategy sees. With reuse=prefix or dual these are never more than the block."""
         if self.needs.sees == "canvas":
             return slice(0, self.length)
         if self.needs.sees == "region" and self.options.reuse in (Reuse.NONE, Reuse.SETTLED):
@@ -189,7 +189,7 @@ class Row:
     def allowed(self, outcome: Outcome) -> Bool[Tensor, " n"]:
         """The positions to commit: those that were selected, changed where block or constraint demand it.
 
-        Passes that commit nothing are counted, and one more in a row than the strategy may have is an error.
+        It is an error if more consecutive passes commit nothing than the strategy may leave idle.
         """
         choices = self.choices
         self._check_outcome(outcome, choices)
@@ -218,10 +218,10 @@ class Row:
     ) -> Bool[Tensor, " n"]:
         """What to commit, together with every position at which the constraint leaves a single token.
 
-        A model that has learned several forms of a text, say other orders of the keys of a record, predicts a mixture
-        of them. Once the forced tokens are in place it predicts the form that is asked for. So the first pass of a
-        block commits these alone (and the first position, where no later pass predicts it), and every later pass adds
-        those that its own commits force.
+        A model that has learned several forms of a text, such as the keys of a record in several orders, predicts a
+        mixture of them. Once the forced tokens are in place it predicts the form that is asked for. So the first pass
+        of a block commits these alone (and the first position, where no later pass predicts it), and every later pass
+        adds those that its own commits force.
         """
         if self.step == 0 and not self._begins_shifted_block():
             forced = constraint.forced(self.canvas, self.window) & self.choices
@@ -235,14 +235,14 @@ class Row:
             self.step = 0
 
     def _begins_shifted_block(self) -> bool:
-        """Whether this pass may commit the first masked position alone, as Fast-dLLM's cache for Dream starts a block.
+        """Whether this pass commits only the first masked position, as Fast-dLLM does for Dream when a block starts.
 
         Later passes of the block compute no column that predicts its first position.
         """
         return self.lookback > 0 and self.step == 0 and self.options.reuse in (Reuse.PREFIX, Reuse.DUAL)
 
     def tail(self, canvas: Canvas) -> Bool[Tensor, " length"]:
-        """All masks, if none stands before the first EOS; a template that is filled has no such end."""
+        """All masks, if there is an EOS and no mask before the first one; else none. A template has no such end."""
         masked = canvas.masked
         ends = (canvas.tokens[canvas.start :] == self.eos_id).nonzero()
         open_ended = canvas.n_new is not None and len(ends) > 0

@@ -91,7 +91,7 @@ def choose(
 ) -> Choice:
     """A token and its confidence at each position; `uniform` are the draws that a temperature needs.
 
-    `pick` chooses the tokens by their scores; None: the best one at each position, whatever stands beside it.
+    `pick` chooses the tokens by their scores; None: the best one at each position, regardless of the others.
     """
     banned = sampling.banned(profile)
     deferred = sampling.deferred(profile)
@@ -119,7 +119,7 @@ def choose(
 
 
 def _judged(logits: Float[Tensor, "*b v"], ids: Sequence[int], dtype: torch.dtype) -> Float[Tensor, "*b v"]:
-    """Logits as decisions see them. Division by a small temperature and narrower dtypes turn the lowest into -inf."""
+    """Logits as decisions see them. Small temperatures and narrower dtypes make the lowest -inf, hence the clamp."""
     return _without(logits, ids).to(dtype).clamp_min(torch.finfo(dtype).min)
 
 
@@ -146,7 +146,7 @@ def _biased(logits: Float[Tensor, "*b v"], bias: Sequence[tuple[int, float]]) ->
 def _outside_nucleus(
     logits: Float[Tensor, "*b v"], top_p: float | None, top_k: int | None
 ) -> Bool[Tensor, "*b v"] | None:
-    """Tokens that are not among the most likely ones: by top_p first, then by top_k, as in Dream. None: all are."""
+    """Tokens that are not among the most likely ones: by top_p first, then by top_k, as in Dream. None: no limit."""
     dropped = None
     if top_p is not None and top_p < 1:
         ordered, order = logits.sort(descending=True, dim=-1)

@@ -1,4 +1,4 @@
-"""What a forward pass did: for the rows that were decided together, and for each of them as its record."""
+"""What a forward pass did: to the rows that were decided together (`Outcome`), and to one of them (`Step`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Top:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a pass at the n positions of a window, for the g rows of a group or for one row."""
+    """The outcome of a pass at the n positions of a window, for the g rows of a group or for one row."""
 
     commit: Bool[Tensor, "*g n"]
     """Positions that were selected; in a `Step` those whose token was committed."""
@@ -30,14 +30,14 @@ class Outcome:
     confidence: Float[Tensor, "*g n"]
     """The probability of that token."""
     edges: Bool[Tensor, "*g n n"] | None
-    """The dependency graph, where `record_edges` asks for it: edges[i, j] means that j keeps i out."""
+    """The dependency graph, where `record_edges` asks for it: edges[i, j] means that a taken j keeps i out."""
     top: Top | None = None
     """The likeliest tokens, where `record_top` asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Outcome):
-    """What one forward pass did to one row. It lies on the host; positions count from the row's first token."""
+    """What one forward pass did to one row. Its tensors are on the host; positions count from the row's first token."""
 
     row: Hashable
     """The name under which the row was admitted: for `decode` the number of its canvas."""

@@ -1,4 +1,4 @@
-"""Tensors inside whatever they are wrapped in: dataclasses, dictionaries, lists, tuples."""
+"""Trees of tensors: dataclasses, dictionaries, lists and tuples that hold tensors, at any depth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
     if isinstance(tree, Tensor):
         return function(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        # Not by `replace`: it leaves fields out that the class fills itself, and those hold tensors, too.
+        # Not with `replace`: it leaves out fields that the class fills itself, and these may hold tensors too.
         kind = type(tree)
         copy = kind.__new__(kind)
         for field in dataclasses.fields(tree):

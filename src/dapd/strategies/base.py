@@ -178,7 +178,7 @@ class Needs:
     draws: bool = False
     """Whether `select` reads `Observation.noise`, which is drawn only then."""
     max_idle: int = 0
-    """How many forward passes in a row may go by without a commit."""
+    """How many consecutive forward passes may end without a commit."""
     steps: int | None = None
     """The total number of steps of its schedule, which the blocks must share evenly; None: it has no schedule."""
     recordable: bool = False

@@ -1,4 +1,4 @@
-"""Controls: DAPD on graphs that are not the model's. They tell whether the attention graph does the work."""
+"""Controls: DAPD on graphs that are not the model's. They show whether the gain comes from the attention graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dapd.strategies.dapd import Dapd
 
 @dataclass(frozen=True)
 class ShuffledGraph(Dapd):
-    """DAPD on the model's own graph with its nodes exchanged at random: the same density, the wrong neighbours."""
+    """DAPD on the model's own graph with its nodes permuted at random: the same density, the wrong neighbours."""
 
     @property
     def needs(self) -> Needs:

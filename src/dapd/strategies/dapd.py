@@ -51,8 +51,8 @@ class Dapd(Strategy):
     switch_at: float = 0.5
     """Staged: unmasked fraction from which confident positions are treated as `late_rule` says."""
     late_rule: LateRule = "union"
-    """Staged, from `switch_at` on: commit the confident positions beside the independent set (union), commit them alone
-    (switch), or take the independent set among them alone (filter)."""
+    """Staged, from `switch_at` on: commit the confident positions in addition to the independent set (union), commit
+    them alone (switch), or take the independent set among them alone (filter)."""
     certain: float = 0.998
     """Direct: confidence that counts as 1. A softmax in bf16 rounds p >= 0.998 to 1.0, so this is the authors' test."""
     edge_norm: EdgeNorm = "row_max"

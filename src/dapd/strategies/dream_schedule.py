@@ -24,7 +24,7 @@ from dapd.strategies.base import (
 )
 
 LONGEST_SCHEDULE = 1 << 16
-"""Limit of passes in a row without a commit where `steps` is not given."""
+"""Limit of consecutive passes without a commit where `steps` is not given."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Memory:
     """The previous distribution and the last divergences of every position in the window."""
 
     start: Int[Tensor, " batch"]
-    """First position of the window. If it has moved since, what is remembered belongs to other positions."""
+    """First position of the window. If it has moved since, the memory belongs to other positions."""
     p: Float[Tensor, "batch n vocab"]
     kl: Float[Tensor, "batch n history"]
 
@@ -53,7 +53,7 @@ class Klass(Strategy):
     kl: float = 0.01
     """Divergence, in nats, below which a position is stable."""
     history: int = 2
-    """Number of passes in a row in which the divergence must be below `kl`."""
+    """Number of consecutive passes in which the divergence must be below `kl`."""
     steps: int | None = None
     """Total number of steps that sets the rate of the fallback; None: one position a step."""
     unmask: Unmask = "all"

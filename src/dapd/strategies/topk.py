@@ -23,7 +23,7 @@ from dapd.strategies.base import (
 
 
 def quota(progress: Progress, steps: int | None, k: int = 1) -> Int[Tensor, " batch"] | int:
-    """Positions to commit now: of m masks in S steps floor(m / S), and one more in the first m mod S; else `k`."""
+    """Positions to commit now: floor(m / S) of m masks in S steps, one more in the first m mod S; else `k`."""
     if steps is None:
         return k
     share = progress.steps_per_block(steps)
