@@ -154,19 +154,20 @@ class Decoder:
         return self.places is None or len(self.rows) < self.places
 
     def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
-        """Run a pass of some rows in addition to those under way: all are started before the first is awaited."""
+        """Run a pass of some rows in addition to those under way: all replays are started before one is awaited."""
         planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
         # Rows of a pass that is launched ahead stay among themselves. If other rows are planned as well, nothing more
         # is launched ahead, so that the next step plans all rows together.
         steady = not (ahead and planned)
         steps: list[Step] = []
-        started = [*ahead]
+        launches = [*ahead]
         for plan in planned:
             try:
-                started.append(self._start(plan))
+                launches.append(self._start(plan))
             except Exception as error:
                 steps += self._one_by_one(plan.rows, error)
-        for launch in started:
+        # Passes without a recording come first: the host is busy with them while the device replays the others.
+        for launch in sorted(launches, key=lambda launch: isinstance(launch.flight, Flight)):
             try:
                 steps += self._finish(launch, steady)
             except Exception as error:
