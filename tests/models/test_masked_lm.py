@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import dapd
 from dapd.cli.app import app
-from dapd.models.base import Capture
+from dapd.models.base import Capture, Profile
+from dapd.models.masked_lm import HubMaskedLM
 from dapd.own_models import load_named
 
 transformers = pytest.importorskip("transformers")
@@ -401,6 +402,17 @@ def test_another_padding_id_changes_nothing(tmp_path: Path) -> None:
     for row, first in ((0, 2), (1, 0)):
         alone = lm.network.inner(input_ids=tokens[row : row + 1, first:]).logits
         torch.testing.assert_close(batch[row : row + 1, first:], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Nystromformer"])
+def test_positions_begin_where_the_model_itself_begins(kind: str) -> None:
+    """At 0, behind the padding id, or at 2."""
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{kind}Config")(max_position_embeddings=66, **COMMON)
+    network = HubMaskedLM(getattr(transformers, f"{kind}ForMaskedLM")(config), Profile(mask_id=4, eos_id=2, pad_id=1))
+    tokens = torch.tensor([[0, 5, 6, 7, 4, 4, 2]])
+    want = network.inner(input_ids=tokens).logits
+    torch.testing.assert_close(network(tokens, slice(0, 7), slice(0, 7)).logits, want)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 3])

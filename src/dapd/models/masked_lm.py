@@ -39,7 +39,7 @@ class HubMaskedLM:
             raise DapdError(f"{type(inner).__name__} has no layer with full attention")
         profile.check(config.vocab_size)
         self.takes_positions = "position_ids" in inspect.signature(inner.forward).parameters
-        self.padding_id = _padding_of_positions(inner)
+        self.padding_id, self.first_position = _counting_of_positions(inner)
 
     @property
     def n_layers(self) -> int:
@@ -103,10 +103,8 @@ class HubMaskedLM:
         Some families count from the padding id + 1 and skip padding, which they know by the id of their config. That is
         done here, because a batch may be padded with another id.
         """
-        if self.padding_id is None:
-            return (here.cumsum(-1) - 1).clamp_min(0)
-        counted = here & (tokens != self.padding_id)
-        return counted.cumsum(-1) * counted + self.padding_id
+        counted = here if self.padding_id is None else here & (tokens != self.padding_id)
+        return (counted.cumsum(-1) * counted + self.first_position - 1).clamp_min(0)
 
     def _refuse_foreign_ids(self, tokens: Int[Tensor, "b l"]) -> None:
         foreign = tokens[(tokens < 0) | (tokens >= self.vocab_size)]
@@ -119,12 +117,17 @@ class HubMaskedLM:
         return rows if capture.keys == "canvas" else take(rows, window, dim=2)
 
 
-def _padding_of_positions(inner: Any) -> int | None:
-    """The padding id after which a model counts positions; None: it counts from 0, or has no table of positions."""
-    for module in inner.modules():
-        if hasattr(module, "padding_idx") and hasattr(module, "position_embeddings"):
-            return None if module.padding_idx is None else int(module.padding_idx)
-    return None
+def _counting_of_positions(inner: Any) -> tuple[int | None, int]:
+    """The padding id after which a model counts positions, and the first position.
+
+    The padding id is None where positions do not depend on it; they then begin where the model's own list of them does.
+    """
+    tables = [module for module in inner.modules() if hasattr(module, "position_embeddings")]
+    paddings = [int(table.padding_idx) for table in tables if getattr(table, "padding_idx", None) is not None]
+    if paddings:
+        return paddings[0], paddings[0] + 1
+    lists = [table.position_ids for table in tables if getattr(table, "position_ids", None) is not None]
+    return None, int(lists[0].min()) if lists else 0
 
 
 def load_masked_lm(
