@@ -247,6 +247,15 @@ def test_pickles_and_configs_that_say_too_little(tmp_path: Path) -> None:
     refuses(tmp_path, "a checkpoint of BertForMaskedLM is needed")
 
 
+def test_a_class_of_the_checkpoints_own_is_refused(tmp_path: Path) -> None:
+    """Its code would be another network: one with sparse attention, say, whose tensors all have a place in a BERT."""
+    write_model("bert", tmp_path)
+    change_json(tmp_path / "config.json", architectures=["LSGBertForMaskedLM"])
+    refuses(tmp_path, "LSGBertForMaskedLM", "transformers makes a BertForMaskedLM of it", "architectures")
+    change_json(tmp_path / "config.json", architectures=["LSGBertForMaskedLM", "BertForMaskedLM"])
+    dapd.load(tmp_path, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

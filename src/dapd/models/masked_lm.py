@@ -14,7 +14,7 @@ from torch import Tensor
 from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.checkpoint import INDEX, check_layers, check_types, read_json, some, stored_tensors
+from dapd.models.checkpoint import INDEX, architectures_of, check_layers, check_types, read_json, some, stored_tensors
 from dapd.models.columns import Span, take
 from dapd.models.tokenizer import HubTokenizer, open_auto_tokenizer, quiet
 
@@ -202,10 +202,17 @@ def _open_model(folder: Path, dtype: torch.dtype) -> Any:
             )
     except Exception as error:  # transformers has no common class for what can be wrong with a folder
         raise DapdError(f"{folder} cannot be loaded as a masked language model: {first_line(error)}") from None
+    kind = type(inner).__name__
+    named = architectures_of(inner.config.to_dict(), folder / "config.json")
+    if kind not in named:
+        raise DapdError(
+            f"{folder}: config.json says {', '.join(named)}, and transformers makes a {kind} of it, which may compute "
+            f"something else with the same weights; if they are one and the same, write {kind} under architectures"
+        )
     missing = sorted(str(name) for name in report["missing_keys"])
     if missing:
         raise DapdError(
-            f"{folder} lacks tensors of {type(inner).__name__}, which would be random numbers: {some(missing)}; get a "
+            f"{folder} lacks tensors of {kind}, which would be random numbers: {some(missing)}; get a "
             "checkpoint that was saved with the head that predicts masked tokens"
         )
     return inner
