@@ -256,6 +256,21 @@ def test_two_files_without_an_index(tmp_path):
     refuses(folder, "2 safetensors files", "model.safetensors.index.json")
 
 
+@pytest.mark.parametrize("config", [LLADA, DREAM], ids=["llada", "dream"])
+def test_two_sets_of_weights(tmp_path, config):
+    """transformers takes the one file, and the index leads to others."""
+    folder = write_checkpoint(write_checkpoint(tmp_path, build(config, seed=1)), build(config), shards=2)
+    refuses(folder, "both model.safetensors and model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("config", [LLADA, DREAM], ids=["llada", "dream"])
+def test_an_adapter_beside_the_weights(tmp_path, config):
+    """transformers adds it to them."""
+    folder = write_checkpoint(tmp_path, build(config), shards=2)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    refuses(folder, "adapter", "merge it")
+
+
 def test_pickle_only(tmp_path):
     folder = write_checkpoint(tmp_path, build(LLADA))
     (folder / "model.safetensors").unlink()

@@ -110,6 +110,17 @@ def rope_theta(config: Mapping[str, Any]) -> float:
     return number({**nested, **config}, "rope_theta", 10000.0)
 
 
+def check_plain(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a folder whose network is not made of its plain weights alone, or that holds two sets of them."""
+    for key in ("quantization_config", "transformers_weights"):
+        if config.get(key):
+            raise DapdError(f"{folder}: config.json has {key}; only plain weights in model.safetensors are read")
+    if (folder / "adapter_config.json").exists():
+        raise DapdError(f"{folder} holds an adapter, which is not added to the weights: merge it into its model first")
+    if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
+        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint: the shards of its index, or the one file."""
     if (folder / INDEX).is_file():

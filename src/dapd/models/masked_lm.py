@@ -14,7 +14,15 @@ from torch import Tensor
 from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.checkpoint import INDEX, architectures_of, check_layers, check_types, read_json, some, stored_tensors
+from dapd.models.checkpoint import (
+    architectures_of,
+    check_layers,
+    check_plain,
+    check_types,
+    read_json,
+    some,
+    stored_tensors,
+)
 from dapd.models.columns import Span, take
 from dapd.models.tokenizer import HubTokenizer, open_auto_tokenizer, quiet
 
@@ -171,13 +179,7 @@ def as_masked_lm(inner: Any, tokenizer: Any, name: str, mask_id: int | None = No
 def _check_files(folder: Path) -> None:
     """Refuse what `transformers` would accept: weights in other files or dtypes, an endless network, an adapter."""
     config = read_json(folder / "config.json")
-    for key in ("quantization_config", "transformers_weights"):
-        if config.get(key):
-            raise DapdError(f"{folder}: config.json has {key}; only plain weights in model.safetensors are read")
-    if (folder / "adapter_config.json").exists():
-        raise DapdError(f"{folder} holds an adapter, whose weights mean nothing alone: merge it into its model first")
-    if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
-        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
+    check_plain(folder, config)
     stored = stored_tensors(folder)
     layers = config.get("num_hidden_layers", 1)
     if not isinstance(layers, int):
