@@ -103,11 +103,14 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 
 def rope_theta(config: Mapping[str, Any]) -> float:
     """The base of the rotations, which newer versions of `transformers` write among `rope_parameters`. Rotations that
-    are scaled are refused there as anywhere."""
-    nested = config.get("rope_parameters") or {}
-    if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
-        raise DapdError(f"rope_parameters is {nested!r}; only those of rope_type 'default' are supported")
-    return number({**nested, **config}, "rope_theta", 10000.0)
+    are scaled are refused, by whatever name the config says so."""
+    inner: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        nested = config.get(key) or {}
+        if not isinstance(nested, dict) or any(nested[k] not in ("default", None) for k in nested if k != "rope_theta"):
+            raise DapdError(f"{key} is {nested!r}; only rotations of rope_type 'default' are supported")
+        inner |= nested
+    return number({**inner, **config}, "rope_theta", 10000.0)
 
 
 def check_plain(folder: Path, config: Mapping[str, Any]) -> None:
