@@ -206,6 +206,18 @@ def test_what_a_masked_model_does_not_use_may_be_there(tmp_path: Path) -> None:
     assert dapd.load(tmp_path, device="cpu").infill("the capital of [MASK]").ids == before
 
 
+def test_tensors_that_a_layer_has_no_place_for_are_refused(tmp_path: Path) -> None:
+    """Relative positions, say, which BERT had in older versions of transformers."""
+    write_model("bert", tmp_path / "bert")
+    name = "bert.encoder.layer.1.attention.self.distance_embedding.weight"
+    change_weights(tmp_path / "bert", lambda w: w.update({name: torch.ones(1023, 16)}))
+    refuses(tmp_path / "bert", name, "no place", "BertForMaskedLM")
+    write_model("esm", tmp_path / "esm")
+    buffer = "esm.encoder.layer.1.attention.self.rotary_embeddings.inv_freq"
+    change_weights(tmp_path / "esm", lambda w: w.update({buffer: torch.ones(8)}))
+    dapd.load(tmp_path / "esm", device="cpu")
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn], ids=str)
 def test_weights_of_odd_types_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     write_model("bert", tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,14 @@ def _open_model(folder: Path, dtype: torch.dtype) -> Any:
         raise DapdError(
             f"{folder}: config.json says {', '.join(named)}, and transformers makes a {kind} of it, which may compute "
             f"something else with the same weights; if they are one and the same, write {kind} under architectures"
+        )
+    # A pooler or another head may be there unused, and so may buffers. What layers are made of may not.
+    layers = re.compile(rf"{inner.base_model_prefix}\..*\.\d+\..*\.(weight|bias)")
+    left_out = sorted(name for name in report["unexpected_keys"] if layers.fullmatch(name))
+    if left_out:
+        raise DapdError(
+            f"{folder} has tensors in its layers for which the {kind} of transformers has no place, so that it would "
+            f"compute something else: {some(left_out)}"
         )
     missing = sorted(str(name) for name in report["missing_keys"])
     if missing:
