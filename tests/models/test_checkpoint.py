@@ -256,6 +256,21 @@ def test_two_files_without_an_index(tmp_path):
     refuses(folder, "2 safetensors files", "model.safetensors.index.json")
 
 
+@pytest.mark.parametrize("config", [LLADA, DREAM], ids=["llada", "dream"])
+def test_two_sets_of_weights(tmp_path, config):
+    """transformers takes the one file, and the index leads to others."""
+    folder = write_checkpoint(write_checkpoint(tmp_path, build(config, seed=1)), build(config), shards=2)
+    refuses(folder, "both model.safetensors and model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("config", [LLADA, DREAM], ids=["llada", "dream"])
+def test_an_adapter_beside_the_weights(tmp_path, config):
+    """transformers adds it to them."""
+    folder = write_checkpoint(tmp_path, build(config), shards=2)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    refuses(folder, "adapter", "merge it")
+
+
 def test_pickle_only(tmp_path):
     folder = write_checkpoint(tmp_path, build(LLADA))
     (folder / "model.safetensors").unlink()
@@ -305,6 +320,9 @@ def test_unsupported_architecture(tmp_path, names):
         (DREAM, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
         (DREAM, "rope_parameters", {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}),
         (LLADA, "rope_parameters", "default"),
+        (LLADA, "rope_scaling", {"rope_type": "linear", "factor": 4.0}),
+        (DREAM, "rope_scaling", {"factor": 4.0}),
+        (LLADA, "rope_parameters", {"type": "dynamic", "factor": 4.0}),
         (DREAM, "use_sliding_window", True),
         (DREAM, "use_mrope", True),
     ],
@@ -318,7 +336,11 @@ def test_rotations_as_newer_versions_of_transformers_write_them(tmp_path, config
     network = build(config)
     folder = write_checkpoint(tmp_path, network)
     content = json.loads((folder / "config.json").read_text())
-    content["rope_parameters"] = {"rope_theta": content.pop("rope_theta"), "rope_type": "default"}
+    content["rope_parameters"] = {
+        "rope_theta": content.pop("rope_theta"),
+        "rope_type": "default",
+        "partial_rotary_factor": 1.0,
+    }
     (folder / "config.json").write_text(json.dumps(content))
     assert load_network(folder).config == network.config
 

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import dapd
 from dapd.cli.app import app
-from dapd.models.base import Capture
+from dapd.models.base import Capture, Profile
+from dapd.models.masked_lm import HubMaskedLM
 from dapd.own_models import load_named
 
 transformers = pytest.importorskip("transformers")
@@ -205,6 +206,18 @@ def test_what_a_masked_model_does_not_use_may_be_there(tmp_path: Path) -> None:
     assert dapd.load(tmp_path, device="cpu").infill("the capital of [MASK]").ids == before
 
 
+def test_tensors_that_a_layer_has_no_place_for_are_refused(tmp_path: Path) -> None:
+    """Relative positions, say, which BERT had in older versions of transformers."""
+    write_model("bert", tmp_path / "bert")
+    name = "bert.encoder.layer.1.attention.self.distance_embedding.weight"
+    change_weights(tmp_path / "bert", lambda w: w.update({name: torch.ones(1023, 16)}))
+    refuses(tmp_path / "bert", name, "no place", "BertForMaskedLM")
+    write_model("esm", tmp_path / "esm")
+    buffer = "esm.encoder.layer.1.attention.self.rotary_embeddings.inv_freq"
+    change_weights(tmp_path / "esm", lambda w: w.update({buffer: torch.ones(8)}))
+    dapd.load(tmp_path / "esm", device="cpu")
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn], ids=str)
 def test_weights_of_odd_types_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     write_model("bert", tmp_path)
@@ -244,6 +257,15 @@ def test_pickles_and_configs_that_say_too_little(tmp_path: Path) -> None:
     refuses(tmp_path, '"architectures": ["BertForMaskedLM"]')
     change_json(tmp_path / "config.json", architectures=["BertModel"])
     refuses(tmp_path, "a checkpoint of BertForMaskedLM is needed")
+
+
+def test_a_class_of_the_checkpoints_own_is_refused(tmp_path: Path) -> None:
+    """Its code would be another network: one with sparse attention, say, whose tensors all have a place in a BERT."""
+    write_model("bert", tmp_path)
+    change_json(tmp_path / "config.json", architectures=["LSGBertForMaskedLM"])
+    refuses(tmp_path, "LSGBertForMaskedLM", "transformers makes a BertForMaskedLM of it", "architectures")
+    change_json(tmp_path / "config.json", architectures=["LSGBertForMaskedLM", "BertForMaskedLM"])
+    dapd.load(tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -401,6 +423,17 @@ def test_another_padding_id_changes_nothing(tmp_path: Path) -> None:
     for row, first in ((0, 2), (1, 0)):
         alone = lm.network.inner(input_ids=tokens[row : row + 1, first:]).logits
         torch.testing.assert_close(batch[row : row + 1, first:], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Nystromformer"])
+def test_positions_begin_where_the_model_itself_begins(kind: str) -> None:
+    """At 0, behind the padding id, or at 2."""
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{kind}Config")(max_position_embeddings=66, **COMMON)
+    network = HubMaskedLM(getattr(transformers, f"{kind}ForMaskedLM")(config), Profile(mask_id=4, eos_id=2, pad_id=1))
+    tokens = torch.tensor([[0, 5, 6, 7, 4, 4, 2]])
+    want = network.inner(input_ids=tokens).logits
+    torch.testing.assert_close(network(tokens, slice(0, 7), slice(0, 7)).logits, want)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 3])

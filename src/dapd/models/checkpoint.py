@@ -103,11 +103,26 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 
 def rope_theta(config: Mapping[str, Any]) -> float:
     """The base of the rotations, which newer versions of `transformers` write among `rope_parameters`. Rotations that
-    are scaled are refused there as anywhere."""
-    nested = config.get("rope_parameters") or {}
-    if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
-        raise DapdError(f"rope_parameters is {nested!r}; only those of rope_type 'default' are supported")
-    return number({**nested, **config}, "rope_theta", 10000.0)
+    are scaled are refused, by whatever name the config says so."""
+    inner: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        nested = config.get(key) or {}
+        plain = ("default", None, 1.0)  # a factor of 1 changes nothing
+        if not isinstance(nested, dict) or any(nested[name] not in plain for name in nested if name != "rope_theta"):
+            raise DapdError(f"{key} is {nested!r}; only rotations of rope_type 'default' are supported")
+        inner |= nested
+    return number({**inner, **config}, "rope_theta", 10000.0)
+
+
+def check_plain(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a folder whose network is not made of its plain weights alone, or that holds two sets of them."""
+    for key in ("quantization_config", "transformers_weights"):
+        if config.get(key):
+            raise DapdError(f"{folder}: config.json has {key}; only plain weights in model.safetensors are read")
+    if (folder / "adapter_config.json").exists():
+        raise DapdError(f"{folder} holds an adapter, which is not added to the weights: merge it into its model first")
+    if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
+        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
 
 
 def weight_files(folder: Path) -> list[Path]:

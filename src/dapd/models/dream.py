@@ -27,7 +27,7 @@ NAMES = TensorNames(
     },
 )
 
-REQUIRED = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "use_mrope": False}
+REQUIRED = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
 
 END_OF_TURN = {152064: 151645}
 """The id of <|im_end|> by the size of the vocabulary: the configs of the released checkpoints do not give it."""

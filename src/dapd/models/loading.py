@@ -19,6 +19,7 @@ from dapd.models.checkpoint import (
     TensorNames,
     architectures_of,
     check_layers,
+    check_plain,
     check_weights,
     load_weights,
     read_json,
@@ -243,6 +244,7 @@ def load_network(
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id, eot_id)
+    check_plain(folder, config)
     # A checkpoint that does not fit is refused by the headers of its files, before a network of that size is made.
     stored = stored_tensors(folder)
     check_layers(shape.n_layers, stored, folder)

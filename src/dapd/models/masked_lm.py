@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from torch import Tensor
 from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
 from dapd.models.cache import KVCache
-from dapd.models.checkpoint import INDEX, check_layers, check_types, read_json, some, stored_tensors
+from dapd.models.checkpoint import (
+    architectures_of,
+    check_layers,
+    check_plain,
+    check_types,
+    read_json,
+    some,
+    stored_tensors,
+)
 from dapd.models.columns import Span, take
 from dapd.models.tokenizer import HubTokenizer, open_auto_tokenizer, quiet
 
@@ -39,7 +48,7 @@ class HubMaskedLM:
             raise DapdError(f"{type(inner).__name__} has no layer with full attention")
         profile.check(config.vocab_size)
         self.takes_positions = "position_ids" in inspect.signature(inner.forward).parameters
-        self.padding_id = _padding_of_positions(inner)
+        self.padding_id, self.first_position = _counting_of_positions(inner)
 
     @property
     def n_layers(self) -> int:
@@ -103,10 +112,8 @@ class HubMaskedLM:
         Some families count from the padding id + 1 and skip padding, which they know by the id of their config. That is
         done here, because a batch may be padded with another id.
         """
-        if self.padding_id is None:
-            return (here.cumsum(-1) - 1).clamp_min(0)
-        counted = here & (tokens != self.padding_id)
-        return counted.cumsum(-1) * counted + self.padding_id
+        counted = here if self.padding_id is None else here & (tokens != self.padding_id)
+        return (counted.cumsum(-1) * counted + self.first_position - 1).clamp_min(0)
 
     def _refuse_foreign_ids(self, tokens: Int[Tensor, "b l"]) -> None:
         foreign = tokens[(tokens < 0) | (tokens >= self.vocab_size)]
@@ -119,12 +126,17 @@ class HubMaskedLM:
         return rows if capture.keys == "canvas" else take(rows, window, dim=2)
 
 
-def _padding_of_positions(inner: Any) -> int | None:
-    """The padding id after which a model counts positions; None: it counts from 0, or has no table of positions."""
-    for module in inner.modules():
-        if hasattr(module, "padding_idx") and hasattr(module, "position_embeddings"):
-            return None if module.padding_idx is None else int(module.padding_idx)
-    return None
+def _counting_of_positions(inner: Any) -> tuple[int | None, int]:
+    """The padding id after which a model counts positions, and the first position.
+
+    The padding id is None where positions do not depend on it; they then begin where the model's own list of them does.
+    """
+    tables = [module for module in inner.modules() if hasattr(module, "position_embeddings")]
+    paddings = [int(table.padding_idx) for table in tables if getattr(table, "padding_idx", None) is not None]
+    if paddings:
+        return paddings[0], paddings[0] + 1
+    lists = [table.position_ids for table in tables if getattr(table, "position_ids", None) is not None]
+    return None, int(lists[0].min()) if lists else 0
 
 
 def load_masked_lm(
@@ -168,13 +180,7 @@ def as_masked_lm(inner: Any, tokenizer: Any, name: str, mask_id: int | None = No
 def _check_files(folder: Path) -> None:
     """Refuse what `transformers` would accept: weights in other files or dtypes, an endless network, an adapter."""
     config = read_json(folder / "config.json")
-    for key in ("quantization_config", "transformers_weights"):
-        if config.get(key):
-            raise DapdError(f"{folder}: config.json has {key}; only plain weights in model.safetensors are read")
-    if (folder / "adapter_config.json").exists():
-        raise DapdError(f"{folder} holds an adapter, whose weights mean nothing alone: merge it into its model first")
-    if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
-        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
+    check_plain(folder, config)
     stored = stored_tensors(folder)
     layers = config.get("num_hidden_layers", 1)
     if not isinstance(layers, int):
@@ -199,10 +205,25 @@ def _open_model(folder: Path, dtype: torch.dtype) -> Any:
             )
     except Exception as error:  # transformers has no common class for what can be wrong with a folder
         raise DapdError(f"{folder} cannot be loaded as a masked language model: {first_line(error)}") from None
+    kind = type(inner).__name__
+    named = architectures_of(inner.config.to_dict(), folder / "config.json")
+    if kind not in named:
+        raise DapdError(
+            f"{folder}: config.json says {', '.join(named)}, and transformers makes a {kind} of it, which may compute "
+            f"something else with the same weights; if they are one and the same, write {kind} under architectures"
+        )
+    # A pooler or another head may be there unused, and so may buffers. What layers are made of may not.
+    layers = re.compile(rf"{inner.base_model_prefix}\..*\.\d+\..*\.(weight|bias)")
+    left_out = sorted(name for name in report["unexpected_keys"] if layers.fullmatch(name))
+    if left_out:
+        raise DapdError(
+            f"{folder} has tensors in its layers for which the {kind} of transformers has no place, so that it would "
+            f"compute something else: {some(left_out)}"
+        )
     missing = sorted(str(name) for name in report["missing_keys"])
     if missing:
         raise DapdError(
-            f"{folder} lacks tensors of {type(inner).__name__}, which would be random numbers: {some(missing)}; get a "
+            f"{folder} lacks tensors of {kind}, which would be random numbers: {some(missing)}; get a "
             "checkpoint that was saved with the head that predicts masked tokens"
         )
     return inner
