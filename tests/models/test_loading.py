@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from fnmatch import fnmatch
 
@@ -28,6 +29,16 @@ def test_random_predicts_finite_logits(name):
     logits = full(random(CONFIGS[name]), tokens(2, 5)).logits
     assert logits.shape == (2, 5, 61)
     assert logits.isfinite().all()
+
+
+def test_the_filler_of_diffucoder_ends_a_text(tmp_path):
+    """Its config names Dream's EOS, but what fills the canvas after a text is a token of its tokenizer."""
+    folder = write_checkpoint(tmp_path, build(DREAM))
+    added = {"9": {"content": "<|mask|>"}, "11": {"content": "<|dlm_pad|>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"9": added["9"]}}))
+    assert load_network(folder).profile.eos_id == DREAM.profile.eos_id != 11
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    assert load_network(folder).profile == dataclasses.replace(DREAM.profile, eos_id=11)
 
 
 def test_random_tied_head_is_the_embedding():

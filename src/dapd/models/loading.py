@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +244,9 @@ def load_network(
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id, eot_id)
+    filler = dream.filler_id(folder)
+    if filler is not None:
+        shape = replace(shape, profile=replace(shape.profile, eos_id=filler))
     check_plain(folder, config)
     # A checkpoint that does not fit is refused by the headers of its files, before a network of that size is made.
     stored = stored_tensors(folder)
