@@ -1,7 +1,7 @@
 """Prescribed forms on the lab's records: `python experiments/forms_records.py --prompts 32`.
 
 Decodes sentences as JSON objects with each decoder, free and with the schema of the record, and prints for both the
-share of valid texts, the share that is right, passes, and milliseconds a pass. The last line is JSON.
+share of valid texts, the share that is right, passes, and milliseconds per pass. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python experiments/scale_replicas.py --out replicas.json
 
 Every replica computes on one thread. Each client waits for its answer before it asks again. Clients, Ray and replicas
-share the machine: on two cores two replicas cannot be quite twice as fast, and any other work on it falsifies the
+share the machine: on two cores two replicas cannot be quite twice as fast, and any other work on it distorts the
 result. With `--row-ms 11.75` replicas have a stand-in for a GPU: a tiny model that waits as long as an H200 is busy
-with a pass of LLaDA-8B. That shows the cost of the way to the replicas where they do not compete for cores. The decoder
+with a pass of LLaDA-8B. That shows the cost of reaching the replicas where they do not compete for cores. The decoder
 alone, one replica and two are measured in turn, `--rounds` times, and the fastest round of each counts. The last line
 is JSON, which `scale_model.py --measured FILE` reads.
 """

@@ -1,4 +1,4 @@
-"""The speed of the server's engine without its HTTP front: requests per second and the time to the first text.
+"""The speed of the server's engine without its HTTP front end: requests per second and the time to the first text.
 
 `python experiments/serving_engine.py --model random:llada-8b` keeps 1, 8 and 32 requests in flight, with and without
 prefix reuse: whenever a text is finished, the next request comes in. With random weights DAPD chooses as it does but

@@ -1,4 +1,4 @@
-"""Load and faults: `python experiments/serving_load.py --seconds 300` starts a server and wears it out.
+"""Load and faults: `python experiments/serving_load.py --seconds 300` starts a server and tests its limits.
 
 Phases: latency and throughput at 1, 8 and 64 clients; 64 streaming clients of which a third hang up midway; malformed
 and oversize bodies; clients that do not read; SIGTERM under load. The last line is JSON. Clients and server share the
@@ -295,7 +295,7 @@ def say(name: str, found: object) -> None:
 def main(
     seconds: float = 300.0, pace: float = 30.0, malformed: int = 10_000, log: Path = Path("serving_load.log")
 ) -> None:
-    """Wear a server out: `seconds` with clients that hang up, `pace` seconds for each number of clients before that."""
+    """Put a server under load: `seconds` with clients that hang up, and `pace` seconds for each phase before."""
     with served(log) as server:
         print(json.dumps(asyncio.run(everything(server, seconds, pace, malformed))))
 

@@ -35,7 +35,7 @@ def main() -> None:
     names = tuple(name for name in given.only.split(",") if name)
     if not names:
         raise DapdError("--only names no stack")
-    SweepOptions(given.steps, given.minutes, names)  # a mistake is told once, not by every process
+    SweepOptions(given.steps, given.minutes, names)  # a mistake is reported once, not by every process
     parts = make_folder(given.out / "parts")
     # Six compilers with a worker for each core would fight for the cores.
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1"}

@@ -31,7 +31,7 @@ Record = dict[str, Any]
 """One measured row, as plain values."""
 
 NAIVE: dict[str, naive.Scan] = {"naive": "taken", "naive-pairs": "pairs"}
-"""Names by which the naive path can be given as a strategy -> its scan. It is DAPD as `dapd-staged` sets it."""
+"""Names by which the naive path can be given as a strategy -> its scan. It is DAPD as `dapd-staged` is set."""
 
 CAPTURES = {
     "none": "no attention is captured",
@@ -279,6 +279,6 @@ def guarded(measure: Callable[[], Record], otherwise: Record, device: torch.devi
     except Exception as error:
         reason = (str(error).strip() or "no message").splitlines()[0]
         record = {**otherwise, "error": f"{type(error).__name__}: {reason}"}
-    with suppress(RuntimeError):  # a device that is lost says so in every record that follows
+    with suppress(RuntimeError):  # where the device is lost, every later record says so
         clear(device)
     return {**record, "seconds": round(time.perf_counter() - started, 2)}

@@ -1,4 +1,4 @@
-"""DAPD as a first implementation would have it: right, plain and slow. The baseline, and a second opinion.
+"""DAPD as a first implementation would do it: correct, plain and slow. The baseline, and a second opinion.
 
 Whole attention matrices are kept in the layers that the graph is read from; logits and an fp32 softmax are made for all
 columns of the canvas; the greedy scan runs in Python and reads the device once for every number it looks at.

@@ -66,7 +66,7 @@ class Paced:
 
 
 def random_canvases(model: Transformer, prompt: int, gen: int, batch: int = 1, *, half: bool = False) -> list[Canvas]:
-    """Random prompts and masks behind them; half: every second mask is decided already."""
+    """Random prompts, followed by masks; half: every second mask is decided already."""
     mask_id = model.profile.mask_id
     vocab = model.config.vocab_size
     ids = torch.randint(vocab, (batch, prompt + gen), generator=torch.Generator().manual_seed(0))

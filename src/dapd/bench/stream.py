@@ -1,4 +1,4 @@
-"""Many prompts through a few places of a batch: rows that are replaced as soon as they end, beside fixed batches.
+"""Many prompts through a few places of a batch: rows that are replaced as soon as they end, and fixed batches.
 
 Both are compared with an ideal time.
 """

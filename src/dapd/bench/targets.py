@@ -1,4 +1,4 @@
-"""The targets: values and ratios that the fast path must keep, and the measurements, made in one run, behind them."""
+"""The targets: values and ratios that the fast path must keep, and the measurements for them, made in one run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CPU_TARGETS: tuple[Target, ...] = (
 
 
 def groups(targets: Sequence[Target]) -> list[list[Case]]:
-    """Cases of one shape together: they are measured in turn, so that a drift of the clock meets them alike."""
+    """Cases of one shape together: they are measured in turn, so that a drift of the clock affects them alike."""
     cases = dict.fromkeys(case for t in targets for case in (t.over, t.case) if case is not None)
     shapes = dict.fromkeys((case.prompt, case.gen, case.batch) for case in cases)
     return [[case for case in cases if (case.prompt, case.gen, case.batch) == shape] for shape in shapes]
@@ -123,7 +123,7 @@ def measure(bench: Bench, targets: Sequence[Target], *, rounds: int) -> Iterator
 
 
 def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> Iterator[tuple[Case, Record]]:
-    """Measure cases in turn. Those outside `precise` need not be known to a hundredth: they get one short round."""
+    """Measure cases in turn. Those outside `precise` need not be known to one percent: they get one short round."""
     few = replace(bench, warmup=min(2, bench.warmup), repeats=min(3, bench.repeats))
     timings: dict[Case, Timing] = {}
     failed: dict[Case, Record] = {}
@@ -151,7 +151,7 @@ def _parts(bench: Bench, case: Case, bare: Case) -> Record:
     """Where a DAPD step's time goes, by difference: forward pass, capture, everything else."""
     start: Record = {"kind": "parts", "model": bench.name, "device": bench.device.type}
     start |= {"prompt": case.prompt, "gen": case.gen, "batch": case.batch}
-    graph = bench.device.type == "cuda"  # recorded as a graph the pass alone is timed, whatever the host is busy with
+    graph = bench.device.type == "cuda"  # as a graph, only the pass is timed, whatever keeps the host busy
 
     def run() -> Record:
         plain_step = bench.time_step(bare).ms

@@ -1,4 +1,4 @@
-"""Clocks: CUDA events on a GPU, the wall clock elsewhere and beside them, medians, peak memory."""
+"""Clocks (CUDA events on a GPU, and the wall clock on every device), medians, peak memory."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def decode_all(
 
 
 def prompt(model: DiffusionLM, messages: Messages) -> Messages | str:
-    """A conversation as the model takes it; one without a chat template reads the turns as paragraphs."""
+    """A conversation as the model takes it; a model without a chat template reads the turns as paragraphs."""
     if model.tokenizer.has_chat:
         return messages
     return "\n\n".join(message["content"] for message in messages) + "\n\n"

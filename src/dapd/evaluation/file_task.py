@@ -19,14 +19,14 @@ MATCHES = ("exact", "contains")
 class FileTask(Task):
     """Rows with `prompt` and `answer` (or several `answers`, any of which is right), and `match`.
 
-    A text is right if it equals an answer apart from white space (`exact`, the default), or contains one (`contains`).
+    A text is right if it equals an answer except for white space (`exact`, the default), or contains one (`contains`).
     """
 
     path: Path
     new_tokens: int
     """How many tokens an answer may have."""
     whole: bool = False
-    """Whether a file with fewer prompts than are asked for is taken as it is."""
+    """Whether a file with fewer prompts than are asked for is accepted."""
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -27,7 +27,7 @@ class Job(Generic[T]):
     """A result that a run should have."""
 
     key: Key
-    """The key that the result is kept under, unlike that of any other result of the run."""
+    """The key that the result is kept under; no other result of the run has the same key."""
     digest: str
     """A checksum of everything else that decides the result: under the same key, a record with another digest answers
     a different question."""

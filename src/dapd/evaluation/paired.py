@@ -39,7 +39,7 @@ class Difference:
 
 
 def differences(results: Sequence[Result], against: str) -> list[Difference]:
-    """Every decoder beside `against`, task by task, on the prompts that both have decoded."""
+    """Every decoder compared with `against`, task by task, on the prompts that both have decoded."""
     labels = list(dict.fromkeys(result.decoder for result in results))
     if against not in labels:
         raise unknown("decoder", against, labels)

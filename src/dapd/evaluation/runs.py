@@ -96,8 +96,8 @@ class Run:
         return write_text(path, text)
 
     def read(self, name: str, default: Any) -> Any:
-        """The content that `write` wrote under this name. Where there is no such file or its content has another form
-        than the default, it is the default: a summary can be made again."""
+        """The content that `write` wrote under this name. Where there is no such file, or its content has another
+        form than the default, the default is returned: whatever is stored this way can be computed again."""
         try:
             content = parse_json((self.folder / name).read_bytes())
         except (OSError, ValueError):
@@ -155,8 +155,8 @@ def read_records(path: Path) -> list[Record]:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The fields in which two set-ups disagree, in words. Where a part of them has another name, such as the strategy,
-    its other fields go without saying."""
+    """The fields in which two set-ups disagree, in words. Where a part of them, such as the strategy, has another name,
+    its other fields are left out."""
     apart = disagreements(before, now)
     renamed = tuple(field.removesuffix("name") for field in apart if field.endswith(".name"))
     return [

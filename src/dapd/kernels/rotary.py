@@ -12,7 +12,7 @@ from dapd.kernels import FLOATS, head_size_fits, usable
 
 
 class Heads(NamedTuple):
-    """Queries, and keys with values behind them, as attention takes them; strided views, not copies."""
+    """The query heads, and the key heads followed by the value heads; the kernel gives strided views, not copies."""
 
     q: Float[Tensor, "b h s d"]
     kv: Float[Tensor, "b g s d"]

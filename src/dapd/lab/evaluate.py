@@ -41,7 +41,7 @@ class Way:
 
     def fits(self, room: int) -> bool:
         """Whether a canvas of `room` tokens divides into these blocks. A `block` that covers the whole canvas does not
-        fit: that would be the way with one block again."""
+        fit, because that is the same as one block."""
         return room % self.n_blocks == 0 if self.block is None else self.block < room and room % self.block == 0
 
     def options(self) -> Options:
@@ -70,7 +70,7 @@ def blank(model: MaskedLM, prompt: Sequence[int], n_new: int) -> Canvas:
 
 
 def step_by_step(model: MaskedLM, canvases: Sequence[Canvas], way: Way | None = None) -> list[Int[Tensor, " n"]]:
-    """The new tokens of each canvas, decoded one per row and pass, where the model is most confident."""
+    """The new tokens of each canvas, decoded one per row and pass, the most confident one first."""
     filled = list(canvases)
     for step in decode(model, canvases, TopK(), (way or Way()).options()):
         filled[int(str(step.row))] = step.canvas

@@ -22,7 +22,7 @@ from dapd.models.base import MaskedLM
 from dapd.strategies import Threshold
 
 SURE = 0.9
-"""Confidence from which on a prediction counts as sure; also the threshold of the decoder whose pace is measured."""
+"""Confidence from which a prediction counts as sure; also the threshold of the decoder whose pace is measured."""
 
 BLOCK = 32
 """Block length of the decoder whose pace is measured."""

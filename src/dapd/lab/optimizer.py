@@ -46,7 +46,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Muon and AdamW behind one `step`. `weights` are keyed by the network's parameter names and changed in place."""
+    """Muon and AdamW in one `step`. `weights` are keyed by the network's parameter names and changed in place."""
 
     def __init__(self, config: TransformerConfig, weights: Mapping[str, Tensor], *, muon: bool, decay: float) -> None:
         self.config = config

@@ -85,7 +85,7 @@ def chance_of_validity(log_p: Float[Tensor, "models contexts nine three"]) -> Fl
     reached[:, 0] = 1
     for k in range(LENGTH, 0, -1):
         here = (n_masked == k).nonzero().squeeze(-1)
-        # The last place collects all that breaks a constraint, and what positions that are not masked pass on.
+        # The last place collects what is of no use: broken constraints, and positions that are not masked.
         passed = reached[:, here, None, None] / k * log_p[:, here].exp()
         reached.index_add_(1, following[here].flatten(), passed.flatten(1))
     return reached[:, :-1][:, n_masked == 0].sum(-1)

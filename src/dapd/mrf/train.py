@@ -43,7 +43,7 @@ class Progress:
     steps_per_second: float
     seconds_left: float
     mode: str
-    """How steps are run: eager, compiled or captured, and why not where an attempt failed."""
+    """How steps are run: eager, compiled or captured; where an attempt to speed them up failed, also the reason."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def percent_limits(values: Iterable[float]) -> tuple[float, float]:
 
 
 def count_axes(axis: Any) -> None:
-    """Number both axes with whole numbers from 0 on: there is no half of a pass."""
+    """Number both axes with whole numbers from 0 on, because there are no half passes."""
     from matplotlib.ticker import MaxNLocator
 
     for one in (axis.xaxis, axis.yaxis):

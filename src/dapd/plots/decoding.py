@@ -123,7 +123,7 @@ def unmasked(born: Float[Tensor, " slots"], points: Float[Tensor, " points"]) ->
 
 def _picture(axis: Any, born: Tensor, points: Tensor, end: float, until: float) -> Any:
     """Draw the slots across and progress down to `end`. The axis and the colours reach to `until`, so that panels can
-    share them; what is behind it is cut off."""
+    share them; what lies beyond it is cut off."""
     for side in axis.spines.values():
         side.set_visible(True)
         side.set_color("#bbbbbb")

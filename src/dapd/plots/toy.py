@@ -38,7 +38,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 
 def report_figures(report: Report, folder: Path) -> list[Path]:
-    """Draw scores.png and validity.png; none where matplotlib is missing, because a report is whole without them."""
+    """Draw scores.png and validity.png; none where matplotlib is missing, because a report is complete without them."""
     if not has_matplotlib():
         return []
     paths = [folder / "scores.png", folder / "validity.png"]

@@ -52,7 +52,7 @@ def live(record: Record, nodes: list[int], edges: str | None = None) -> dict[str
 def packed_graph(edges: Bool[Tensor, "n n"], masked: Bool[Tensor, " length"], window: slice) -> str:
     """The graph of a pass over a window, packed as those of records are, between the positions that were masked.
 
-    A record holds a list of edges, which takes a hundred bytes for each: of 500 masks, 25 MB in every pass.
+    A record holds a list of edges, which takes a hundred bytes per edge: with 500 masks up to 25 MB in every pass.
     """
     inside = masked[window]
     own = slice(int(masked[: window.start].sum()), int(masked[: window.stop].sum()))

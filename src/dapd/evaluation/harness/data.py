@@ -72,7 +72,7 @@ def offline(folder: Path | None) -> Iterator[None]:
     }
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
-    if (nltk := sys.modules.get("nltk")) is not None:  # it is imported already and reads its variable no more
+    if (nltk := sys.modules.get("nltk")) is not None:  # imported before, it does not read the variable again
         nltk.data.path.insert(0, wanted["NLTK_DATA"])
     try:
         yield

@@ -51,7 +51,7 @@ def _batch(size: Any) -> int:
 
 
 def _device(device: str | None) -> str | None:
-    """lm-eval says cuda:0 where the user said nothing, in every process and where there is no GPU."""
+    """The device to use. If the user names none, lm-eval passes cuda:0, to all processes and even without a GPU."""
     if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
         return None
     return (local_device() or device) if device in ("cuda", "cuda:0") else device

@@ -56,7 +56,7 @@ class Prompter:
         """Ids of a context and of its continuation, cut where the tokenizer itself would cut."""
         if self.chat != "none" or context.startswith(CONVERSATION):
             return self.ids(context), self.tokenizer.encode(continuation, special=False)
-        # A space at the border belongs to the word behind it.
+        # A space at the border belongs to the word after it.
         spaces = len(context) - len(context.rstrip())
         if spaces:
             context, continuation = context[:-spaces], context[-spaces:] + continuation
@@ -75,7 +75,7 @@ FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def fenced(text: str) -> str | None:
-    """The first fenced block of a text, to stand behind a prompt that is code; None where there is none.
+    """The first fenced block of a text, to be put after a prompt that is code; None where there is none.
 
     A block that holds the whole function again replaces the one that the prompt begins.
     """

@@ -101,7 +101,7 @@ def _score(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions, run: R
 
 
 def _keep(run: Run, summaries: Sequence[TaskSummary], scores: Mapping[str, Any], late: Mapping[str, int]) -> None:
-    """Write the summaries and scores, beside those of other tasks and never over those of more documents."""
+    """Add the summaries and scores to those of other tasks; a summary of more documents is never replaced."""
     before = run.read(SUMMARY, {"tasks": [], "checker_timeouts": {}})
     tasks = {one["task"]: one for one in before["tasks"] if isinstance(one, dict) and {"task", "n"} <= one.keys()}
     timeouts = dict(before["checker_timeouts"])

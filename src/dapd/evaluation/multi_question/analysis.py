@@ -1,4 +1,4 @@
-"""How text is unmasked: over normalised progress where (the heat map), and in how many separate pieces (the curve)."""
+"""How text is unmasked over normalised progress: where (the heat map), and in how many separate pieces (the curve)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def is_simple(question: str) -> bool:
     """The paper's filter: one short sentence that asks for a thing, not for an explanation or a choice.
 
     The paper does not say how it tells sentences apart; here a full stop, question or exclamation mark with more text
-    behind it makes two.
+    after it makes two.
     """
     text = question.strip()
     asks = text.endswith("?") or OPENERS.match(text)

@@ -11,9 +11,9 @@ PHRASES = ("therefore, the answer is", "the answer is")
 
 
 def segments(text: str, n: int) -> list[str]:
-    """The text behind each mark [1]..[n], up to the next mark; empty where a mark is missing.
+    """The text after each mark [1]..[n], up to the next mark; empty where a mark is missing.
 
-    A mark counts where it first stands behind the mark before it, so that a number in brackets within an answer does
+    A mark counts where it first appears after the mark before it, so that a number in brackets within an answer does
     not start a new one.
     """
     starts: list[tuple[int, int] | None] = []
@@ -33,8 +33,8 @@ def segments(text: str, n: int) -> list[str]:
 
 
 def answer_of(segment: str) -> str:
-    """The text behind the last "Therefore, the answer is", else the last "The answer is", else all of the segment."""
-    # Not segment.lower(): some letters change their length, and places would no longer agree.
+    """The text after the last "Therefore, the answer is", else the last "The answer is", else all of the segment."""
+    # Not segment.lower(): some letters change their length, and positions would no longer agree.
     for phrase in PHRASES:
         matches = list(re.finditer(re.escape(phrase), segment, re.I))
         if matches:
@@ -43,7 +43,7 @@ def answer_of(segment: str) -> str:
 
 
 def is_right(segment: str, question: Question) -> bool:
-    """Whether one of the question's answers stands in the answer, whatever the case."""
+    """Whether the answer contains one of the question's right answers, in upper or lower case."""
     answer = answer_of(segment).lower()
     return any(alias.strip() and alias.strip().lower() in answer for alias in question.aliases)
 

@@ -70,7 +70,7 @@ class Batch:
 
 
 def make(folder: Path, batch: Batch) -> list[Path]:
-    """Write the files of both groups into a folder. One that a killed run of the same batch left is completed."""
+    """Write the files of both groups into a folder. A folder that a killed run of the same batch left is completed."""
     try:
         import yaml
     except ImportError:

@@ -16,7 +16,7 @@ from dapd.generation import DiffusionLM
 
 @dataclass(frozen=True)
 class TaskScore:
-    """One task under one decoder. Scores are in percent; None: a tool that the score needs is not here."""
+    """One task under one decoder. Scores are in percent; None: a tool that the score needs is not installed."""
 
     task: str
     n: int

@@ -1,6 +1,6 @@
 """ParallelBench's scores: the rules are its own, the code is ours. Every score is a set of parts and a total in 0..1.
 
-A part that needs a tool which is not here is None, and so is the total: nothing stands in for it.
+A part that needs a tool which is not installed is None, and so is the total: nothing stands in for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Parts = dict[str, float | None]
 def parse_list(text: str) -> list[str]:
     """The loose reading: what follows the last `[`, up to the next `]`, cut at commas, quotes and blanks stripped.
 
-    A part without anything in it, as behind a last comma, is no item; a part of empty quotes is an empty item, which
+    A part without anything in it, as after a last comma, is no item; a part of empty quotes is an empty item, which
     makes the list wrong. The public scorer does the same, and like it this one leaves line ends in the items.
     """
     *_, tail = text.split("[")
@@ -96,7 +96,7 @@ def _of_lists(right: Callable[[list[str], Answer], bool]) -> Callable[[str, Answ
 def latin_square(text: str, answer: Answer, tools: Tools) -> Parts:
     """Score the first rows that hold exactly the symbols, as many as there are symbols; columns must hold them, too.
 
-    A row may repeat a symbol behind the others: the public scorer looks at as many columns as the shortest row has.
+    A row may repeat a symbol after the others: the public scorer looks at as many columns as the shortest row has.
     """
     symbols = set(_field(answer, "symbols"))
     first = answer.get("first_row") if isinstance(answer, Mapping) else None

@@ -36,7 +36,7 @@ def _bleu() -> Any:
 
 def bleu(text: str, reference: str) -> float:
     """BLEU of one text against one reference, n-grams up to four, without smoothing: 0 where an order has no match."""
-    # A corpus of one text: sacrebleu's score of a sentence advises another formula at every call.
+    # As a corpus of one text: sacrebleu's score of a sentence recommends another formula at every call.
     return min(1.0, float(_bleu().corpus_score([text], [[reference]]).score) / 100)
 
 

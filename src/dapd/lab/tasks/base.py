@@ -48,7 +48,7 @@ class Example:
 
 
 class Task(ABC):
-    """A family of prompts. `draw` is the generator; `make` draws until the prompt lies in the asked split."""
+    """A family of prompts. `draw` is the generator; `make` draws until the prompt lies in the requested split."""
 
     name: str
 

@@ -288,7 +288,7 @@ class Writer:
 
 @lru_cache(maxsize=65536)
 def passes(program: str, check: str) -> bool:
-    """Whether a program passes a check. A sweep over decoders sees the same programs over and over."""
+    """Whether a program passes a check. Cached, because a sweep over decoders sees the same programs repeatedly."""
     return judge(program, check).passed
 
 

@@ -27,7 +27,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Several nodes in a row."""
+    """Several nodes, one after the other."""
 
     parts: tuple[Node, ...]
 
@@ -101,8 +101,8 @@ def _ends(node: Node, text: str, starts: set[int]) -> set[int]:
 
 
 def leaves(node: Node) -> Iterator[str]:
-    """Every text that a grammar is built of, once: all orders of some parts share them, and have many times as many
-    leaves as texts."""
+    """Every text that a grammar is built of. A node that occurs in several places is visited once: a grammar with all
+    orders of some parts repeats them many times."""
     seen = {node}
     left = [node]
     while left:

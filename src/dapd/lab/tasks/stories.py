@@ -18,7 +18,7 @@ GAINS = ("buys {n} more", "finds {n} more", "gets {n} from {b}", "wins {n} more"
 LOSSES = ("loses {n}", "sells {n}", "gives {n} to {b}", "throws {n} away")
 
 LOWEST = 2
-"""Smallest number of things at any time: a single one would need other grammar."""
+"""Smallest number of things at any time: with a single one, the noun would have to be singular."""
 
 TOP = 99
 """Largest number of things at any time."""

@@ -33,7 +33,7 @@ def normal_form(text: str, name: str) -> str | None:
     """
     try:
         with warnings.catch_warnings():
-            # Half-decoded programs draw warnings about their literals.
+            # Python warns about the literals of some half-decoded programs.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

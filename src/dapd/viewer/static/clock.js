@@ -56,7 +56,7 @@ export class Clock extends EventTarget {
     if (!this.playing) return;
     const interval = 1000 / this.rate;
     if (now >= this.due) {
-      // A slow frame skips passes rather than slowing the clock; a tab that was in the background does not race.
+      // A slow frame skips passes rather than slowing the clock; a tab that was hidden does not race to catch up.
       const passes = Math.min(this.rate, 1 + Math.floor((now - this.due) / interval));
       this.due = Math.max(now, this.due + passes * interval);
       this.seek(this.pass + passes);

@@ -1,4 +1,4 @@
-// Colours: viridis by step, even in lightness and safe for colour-blind eyes; text in black or white, which reads best.
+// Colours: viridis by step, even in lightness, safe for colour-blind eyes; text black or white, whichever reads best.
 
 const VIRIDIS = [
   [68, 1, 84], [72, 35, 116], [64, 67, 135], [52, 94, 141], [41, 120, 142], [32, 144, 140],

@@ -63,7 +63,7 @@ export class Controls {
 
   #key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.matches?.("textarea, input:not([type=range], [type=checkbox])")) return; // somebody is writing
+    if (event.target.matches?.("textarea, input:not([type=range], [type=checkbox])")) return; // the user is writing
     const { clock } = this.viewer;
     const name = event.target.tagName;
     const act = {
@@ -74,7 +74,7 @@ export class Controls {
       End: () => this.#take(clock.last),
       g: () => this.graph.click(),
     }[event.key];
-    // The select and what opens and closes keep their own keys; the slider and the rest of the page share these.
+    // The select and the parts that fold keep their own keys; the slider and the rest of the page share them.
     const own = event.key === " " ? name === "BUTTON" || event.target === this.graph : false;
     if (!act || own || name === "SELECT" || name === "SUMMARY") return;
     event.preventDefault();

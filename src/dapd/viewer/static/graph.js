@@ -3,7 +3,7 @@
 import { prefersDark } from "./colour.js";
 import { el, plural } from "./dom.js";
 
-const MOST = 24; // links drawn at once; more of them would be a hairball
+const MOST = 24; // links drawn at once; more of them would be a tangle
 
 /** Links, the shortest first, because a trace does not say how strong an edge is. */
 const sorted = (links) => links.sort(([a, b], [c, d]) => Math.abs(a - b) - Math.abs(c - d));
@@ -43,7 +43,7 @@ export class GraphLayer {
     context.stroke();
   }
 
-  /** The links between a position and the chosen ones, or, of a chosen one, those that it keeps out. */
+  /** The links from a position to the chosen ones, or, for a chosen one, to those that it keeps out. */
   #linksOf(graph, focus) {
     const isChosen = graph.chosen.includes(focus);
     const others = isChosen

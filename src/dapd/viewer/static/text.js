@@ -39,7 +39,7 @@ export class TextPanel {
       const span = el("span", look);
       if (isSlot) {
         this.spans.set(position, span);
-        // A line may end before a token. Where it could only end behind the token's space, a sliver would stay there.
+        // A line may end before a token. If it could only end after the token's space, a sliver would be left there.
         this.element.append(el("wbr"));
       } else span.textContent = decoding.given?.[position] ?? "▪";
       this.element.append(span);

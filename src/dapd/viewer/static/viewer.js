@@ -66,7 +66,7 @@ export class Viewer {
     return lane;
   }
 
-  /** Take in that a lane has one more pass. Live, the picture follows; costly work waits for the next frame. */
+  /** Note that a lane has one more pass. Live, the picture follows; costly work waits for the next frame. */
   grew(lane, pass) {
     this.clock.extend(pass);
     if (this.loading) return;
@@ -97,7 +97,7 @@ export class Viewer {
     this.end();
   }
 
-  /** Take in that no further pass comes: the colours now reach from the first pass to the last. */
+  /** Note that no further pass will come: the colours now reach from the first pass to the last. */
   end() {
     cancelAnimationFrame(this.waiting);
     this.waiting = 0;
@@ -140,7 +140,7 @@ export class Viewer {
     this.show();
   }
 
-  /** Say a text to screen readers, once the reader has stopped moving. */
+  /** Announce a text to screen readers, once the reader has stopped moving. */
   say(text) {
     clearTimeout(this.saying);
     this.saying = setTimeout(() => (this.status.textContent = text), 400);
