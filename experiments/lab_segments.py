@@ -1,6 +1,6 @@
 """How decoders spread over five questions: segment counts and the heat map of unmasking, on the lab model.
 
-    python experiments/lab_segments.py --out docs/lab/segments --prompts 24
+    python experiments/lab_segments.py --out docs/lab/segments --prompts 16
 
 decodes five free-form answers with each decoder and writes segments.png, heatmap.png and segments.json: the mean number
 of separate stretches of decided tokens after each tenth of the passes. The paper's figure 5 shows the same for LLaDA.
@@ -40,7 +40,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("segments"),
     model: Annotated[str, typer.Option("--model", "-m")] = DEFAULT_MODEL,
     task: Annotated[str, typer.Option(help="Task of the lab.")] = "quiz-5",
-    prompts: Annotated[int, typer.Option(help="Test prompts.")] = 24,
+    prompts: Annotated[int, typer.Option(help="Test prompts.")] = 16,
     strategies: Annotated[
         list[str] | None, typer.Option("--strategy", "-s", help="Preset with its fields. May be repeated.")
     ] = None,

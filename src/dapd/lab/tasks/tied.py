@@ -117,7 +117,7 @@ class Tied(Bundle):
 
     scored = (
         "the share of questions answered correctly, in one style from start to end; where the prompt asks for one "
-        "style, answers in another style than the commonest are wrong"
+        "style, answers that are not in the style of most of them are wrong"
     )
     graph = "tokens of one answer that change with its style; where answers share a style (meta rho > 0) all of these"
 
