@@ -17,6 +17,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 import dapd
+from dapd.cli import paper_figures
 from dapd.cli.app import app
 from dapd.cli.paper_figures import draw
 from dapd.errors import DapdError
@@ -28,6 +29,7 @@ from dapd.models import SHAPES
 from dapd.mrf import report as mrf
 from dapd.mrf.evaluate import Budget
 from dapd.strategies import Dapd, Klass
+from dapd.trace import Trace, read_traces
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT.parent / "shared" / "paper.tex"
@@ -232,6 +234,25 @@ def test_multi(data: Path, tmp_path: Path) -> None:
     assert more.exit_code == 0, more.output
     assert "the most accurate of its sweep" in more.output
     assert len(list((tmp_path / "runs").glob("multi_16_entropybound_*"))) == 4
+
+
+def test_figures_of_multi_show_the_bundles_of_the_table(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each method completes a batch in another order, and its folder may hold bundles beyond the limit."""
+    drawn: dict[str, list[list[Trace]]] = {"heatmap": [], "trajectory": []}
+    for name, kept in drawn.items():
+        monkeypatch.setattr(paper_figures, name, lambda traces, *_, kept=kept, **__: kept.append(traces))
+    methods = ("--only", "fast-dllm,klass", "--batch", "3")
+    assert run("multi", data, tmp_path, *methods, "--limit", "3", "--no-plot").exit_code == 0
+    assert run("multi", data, tmp_path, *methods, "--limit", "2").exit_code == 0
+    figure = json.loads(newest(tmp_path, "multi_behaviour", ".json").read_text())
+    assert [len(traces) for traces in drawn["heatmap"]] == [2 * 2]
+    for number, traces in enumerate(drawn["trajectory"]):
+        for trace, result in zip(traces, figure.values(), strict=True):
+            whole = read_traces(tmp_path / result["folder"] / "traces" / f"{number}.jsonl")[0]
+            first = whole.start
+            assert [s.positions for s in trace.steps] == [[p - first for p in s.positions] for s in whole.steps]
 
 
 def test_part_of_multi_is_a_full_table(data: Path, tmp_path: Path) -> None:

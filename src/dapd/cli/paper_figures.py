@@ -16,7 +16,7 @@ from dapd.evaluation.paper import multi as multi_table
 from dapd.evaluation.paper import tau_min as tau_min_table
 from dapd.evaluation.paper.cells import LENGTH
 from dapd.evaluation.paper.numbers import TITLES
-from dapd.evaluation.runs import Run
+from dapd.evaluation.runs import Record, Run
 from dapd.plots.axes import TITLE_PAD, percent_limits
 from dapd.plots.decoding import heatmap, segments, trajectory
 from dapd.plots.edges import Scores, edges
@@ -86,8 +86,7 @@ def behaviour(report: Report, study: Study) -> list[Path]:
     the first one as it comes about, a figure for each method."""
     figure = json.loads(study.file(multi_table.FIGURE, ".json").read_text(encoding="utf-8"))
     groups = [
-        [as_trace(record, result["strategy"]) for record in Run(study.out / result["folder"]).records()]
-        for result in figure.values()
+        [as_trace(record, result["strategy"]) for record in _of_bundles(result, study)] for result in figure.values()
     ]
     traces = [trace for group in groups for trace in group]
     heat = study.file("multi_heatmap", ".png")
@@ -99,6 +98,13 @@ def behaviour(report: Report, study: Study) -> list[Path]:
     for number, path in zip(pictured, paths, strict=True):
         trajectory([group[number] for group in groups], path)
     return [heat, counts, *paths, *_pictures(figure, study)]
+
+
+def _of_bundles(result: dict[str, Any], study: Study) -> list[Record]:
+    """The records of the bundles that the table is made of: a folder holds them as they were completed, and may hold
+    more."""
+    records = {record["key"]: record for record in Run(study.out / result["folder"]).records()}
+    return [records[key] for key in result["bundles"]]
 
 
 def _pictures(figure: dict[str, Any], study: Study) -> list[Path]:
