@@ -100,7 +100,7 @@ class TaskSummary:
     metrics: dict[str, float]
     """All of the task's metrics, as lm-eval names and scales them."""
     nfe: float
-    """Forward passes per document: the paper's steps."""
+    """Forward passes per answer, the paper's steps. A document with choices asks for an answer per choice."""
     tokens_per_forward: float
     """Generated tokens before the first EOS, per forward pass."""
     tps: float
