@@ -12,7 +12,7 @@ from dapd.decoding import Step
 from dapd.errors import DapdError
 from dapd.trace import Record, Recorder, Trace, read_traces, segments, write_traces
 
-M, EOS = 9, 8
+M, EOS, EOT = 9, 8, 7
 
 
 def step(index, canvas, window, commit, token, *, tail=None, edges=None):
@@ -114,6 +114,14 @@ def test_counts(first, second):
 def test_eos_in_the_prompt_is_not_the_end():
     trace = Trace([EOS, 1, M, M], [2, 3], M, EOS, start=2, steps=[Record(1, [2, 3], [4, 5], [1.0, 1.0], 0, 1, 0.1)])
     assert (trace.generated_ids, trace.n_generated) == ([4, 5], 2)
+
+
+@pytest.mark.parametrize(("open_ended", "counted"), [(True, 3), (False, 6)])
+def test_nothing_behind_the_end_of_a_turn_counts(open_ended, counted):
+    """Where EOS is banned, the canvas behind the text is filled with other tokens."""
+    made = Record(1, [2, 3, 4, 5, 6, 7], [4, 5, EOT, 6, EOT, 4], [1.0] * 6, 0, 1, 0.1)
+    trace = Trace([EOT, 1, *[M] * 6], [*range(2, 8)], M, EOS, 2, open_ended, steps=[made], eot_id=EOT)
+    assert trace.n_generated == counted
 
 
 def test_an_unfinished_trace_is_not_complete(canvas):

@@ -65,6 +65,8 @@ class Trace:
     steps: list[Record] = field(default_factory=list)
     texts: list[str] | None = None
     """The text of each token of the canvas, empty for a mask; None without a tokenizer."""
+    eot_id: int | None = None
+    """The token that ends a turn; None: there is none, or the trace was written before it was kept."""
 
     @property
     def nfe(self) -> int:
@@ -97,13 +99,15 @@ class Trace:
 
     @property
     def n_generated(self) -> int:
-        """Generated tokens before the first EOS, whether that was generated or fixed beforehand."""
+        """Generated tokens up to the end of the text, whether that was generated or fixed beforehand."""
         start = self.start if self.open_ended else None
-        return count_text(self.tokens(), self.slots, mask_id=self.mask_id, eos_id=self.eos_id, start=start)
+        return count_text(
+            self.tokens(), self.slots, mask_id=self.mask_id, eos_id=self.eos_id, eot_id=self.eot_id, start=start
+        )
 
     @property
     def tokens_per_forward(self) -> float:
-        """Generated tokens before the first EOS, per forward pass: the EOS tail does not count."""
+        """Generated tokens of the text, per forward pass: what comes after its end does not count."""
         return self.n_generated / max(1, self.nfe)
 
     @property
@@ -147,6 +151,7 @@ class Recorder:
         about: dict[str, Any] | None = None,
         text: Callable[[int], str] | None = None,
         *,
+        eot_id: int | None = None,
         held: bool = False,
     ) -> None:
         self.text = text
@@ -162,6 +167,7 @@ class Recorder:
             start=canvas.start,
             open_ended=canvas.n_new is not None,
             about=about or {},
+            eot_id=eot_id,
         )
         if text is not None:
             self.trace.texts = ["" if token == canvas.mask_id else text(token) for token in self.trace.canvas]
@@ -216,14 +222,20 @@ class Recorder:
         ]
 
 
-def count_text(row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, start: int | None) -> int:
-    """The number of slots that hold text: those that are decided and not preceded by an EOS at `start` or later.
+def count_text(
+    row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, eot_id: int | None, start: int | None
+) -> int:
+    """The number of slots that hold text: decided ones before the first EOS from `start` on, or up to the first token
+    that ends a turn, which counts.
 
-    Every figure of tokens per forward pass counts these. Without a `start` the text has no end of its own, and EOS is a
-    token like any other.
+    Every figure of tokens per forward pass counts these. Without a `start` the text has no end of its own, and both are
+    tokens like any other.
     """
-    ends = (i for i in range(start, len(row)) if row[i] == eos_id) if start is not None else iter(())
-    end = next(ends, len(row))
+    end = len(row)
+    if start is not None:
+        end = next((place for place in range(start, end) if row[place] in (eos_id, eot_id)), end)
+        if end < len(row) and row[end] != eos_id:
+            end += 1
     return sum(position < end and row[position] != mask_id for position in slots)
 
 

@@ -86,7 +86,8 @@ def test_the_slider_shows_the_text_of_its_step(browser, decoded):
 
 
 def ended() -> list[Trace]:
-    """Texts that end early: by a tail, an EOS in the middle, one that was fixed; and a template, which has no end."""
+    """Texts that end early: by a tail, an EOS in the middle, one that was fixed; a template, which has no end; and one
+    that goes on behind the end of its turn."""
     slots = list(range(2, 10))
     first = Record(1, [2, 3, 5], [5, 5, 5], [0.9] * 3, 5, 2, 0.1, texts=["a", "b", "c"])
     tail = Record(2, [4, 6], [5, 8], [0.9] * 2, 0, 1, 0.2, tail=[7, 8, 9], texts=["d", ""])
@@ -94,18 +95,20 @@ def ended() -> list[Trace]:
     blank = [1] * 2 + [9] * 8
     fixed = [*blank[:7], 8, *blank[8:]]
     slots_beside = [p for p in slots if p != 7]
+    turns = Record(2, [4, 6, 7, 8, 9], [5, 7, 5, 7, 5], [0.9] * 5, 0, 1, 0.2, texts=["d", "", "e", "", "g"])
     return [
         Trace(blank, slots, 9, 8, 2, steps=[first, tail]),
         Trace(blank, slots, 9, 8, 2, steps=[first, middle]),
         Trace(fixed, slots_beside, 9, 8, 2, steps=[first, dataclasses.replace(tail, tail=[8, 9])]),
         Trace(blank, slots, 9, 8, 2, open_ended=False, steps=[first, middle]),
+        Trace(blank, slots, 9, 8, 2, steps=[first, turns], eot_id=7),
     ]
 
 
 def test_tokens_are_counted_as_everywhere(browser):
     """The page said 160 tokens and 32.0 a pass where the command line said 133 and 26.6."""
     traces = ended()
-    assert [trace.n_generated for trace in traces] == [4, 4, 4, 8]
+    assert [trace.n_generated for trace in traces] == [4, 4, 4, 8, 5]
     show(browser, traces)
     seek(browser, 2)
     told = browser.js("return [...document.querySelectorAll('.counts')].map((p) => p.textContent)")

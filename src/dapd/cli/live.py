@@ -158,11 +158,18 @@ class LiveView:
         return text
 
     def written(self, canvas: Canvas) -> int:
-        """Tokens of the text so far, counted as in a trace: the EOS tail does not count."""
+        """Tokens of the text so far, counted as in a trace: what comes after its end does not count."""
         profile = self.lm.network.profile
         slots = canvas.slots.nonzero().flatten().tolist()
         start = canvas.start if canvas.n_new else None
-        return count_text(canvas.tokens.tolist(), slots, mask_id=profile.mask_id, eos_id=profile.eos_id, start=start)
+        return count_text(
+            canvas.tokens.tolist(),
+            slots,
+            mask_id=profile.mask_id,
+            eos_id=profile.eos_id,
+            eot_id=profile.eot_id,
+            start=start,
+        )
 
 
 def masked_again(step: Step) -> Step:

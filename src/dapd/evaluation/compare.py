@@ -58,7 +58,7 @@ class Result:
     score: float
     nfe: int
     tokens: int
-    """Generated tokens before the first EOS."""
+    """Generated tokens before the first EOS, or up to the end of the turn."""
     seconds: float
     """The prompt's share of the time of its forward passes."""
     digest: str = ""

@@ -115,5 +115,5 @@ def mean(values: Sequence[float]) -> float:
 
 
 def tokens_per_second(records: Sequence[Record]) -> float:
-    """Generated tokens before the first EOS over generation time."""
+    """Generated tokens of the texts over generation time."""
     return float(sum(r["tokens"] for r in records) / max(1e-9, sum(r["seconds"] for r in records)))

@@ -33,12 +33,12 @@ class Completion:
 
     @property
     def n_generated(self) -> int:
-        """How many tokens were generated before the first EOS."""
+        """How many tokens were generated before the first EOS, or up to the end of the turn, which counts."""
         return self.trace.n_generated
 
     @property
     def tokens_per_forward(self) -> float:
-        """Generated tokens before the first EOS, per forward pass."""
+        """Generated tokens of the text, per forward pass."""
         return self.trace.tokens_per_forward
 
     @property

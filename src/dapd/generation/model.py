@@ -243,7 +243,8 @@ class DiffusionLM(TextModel):
                 "torch": str(torch.__version__),
             },
         }
-        return Recorder(canvas, self.network.profile.eos_id, about, text, held=options.record_edges)
+        profile = self.network.profile
+        return Recorder(canvas, profile.eos_id, about, text, eot_id=profile.eot_id, held=options.record_edges)
 
     def complete(
         self,

@@ -37,6 +37,7 @@ def _check_head(trace: Trace, where: str) -> None:
     _demand(where, "slots", trace.slots, lambda slots: len(slots) > 0 and len(set(slots)) == len(slots))
     for name in ("mask_id", "eos_id"):
         _demand(where, name, getattr(trace, name), _is_id)
+    _demand(where, "eot_id", trace.eot_id, lambda value: value is None or _is_id(value))
     _demand(where, "start", trace.start, _is_count)
     _demand(where, "open_ended", trace.open_ended, lambda value: isinstance(value, bool))
     _demand(where, "about", trace.about, lambda value: isinstance(value, dict) and all(map(_is_text, value)))

@@ -74,7 +74,7 @@ class Finished:
     ids: list[int]
     finish_reason: Literal["stop", "length"]
     n_tokens: int
-    """Generated tokens, counted as in a trace: before the first EOS, or up to the end of a stop string."""
+    """Generated tokens, counted as in a trace: up to the end of the text, or of a stop string."""
     passes: int
     scored: list[Scored]
 

@@ -75,11 +75,13 @@ class Transcript:
         end."""
         if self._n_cut is not None:
             return self._n_cut
+        profile = self.lm.network.profile
         return count_text(
             canvas.tokens.tolist(),
             canvas.slots.nonzero().flatten().tolist(),
             mask_id=canvas.mask_id,
-            eos_id=self.lm.network.profile.eos_id,
+            eos_id=profile.eos_id,
+            eot_id=profile.eot_id,
             start=canvas.start if self.open_ended else None,
         )
 

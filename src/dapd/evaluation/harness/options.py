@@ -102,9 +102,9 @@ class TaskSummary:
     nfe: float
     """Forward passes per answer, the paper's steps. A document with choices asks for an answer per choice."""
     tokens_per_forward: float
-    """Generated tokens before the first EOS, per forward pass."""
+    """Generated tokens before the first EOS, or up to the end of the turn, per forward pass."""
     tps: float
-    """Generated tokens before the first EOS, per second of generation."""
+    """The same tokens, per second of generation."""
     tps_fast_dllm: float
     """Tokens per second as Fast-dLLM counts since January 2026: tokens of the cut answer over the whole loop's time; on
     HumanEval all tokens that are not EOS."""

@@ -20,6 +20,7 @@ export class Decoding {
     this.colour = head.colour ?? "#888888";
     this.twin = 0; // number of earlier lanes with the same colour
     this.eosId = head.eos_id;
+    this.eotId = head.eot_id ?? null;
     this.slots = head.slots;
     this.isOpenEnded = head.open_ended !== false; // if not, EOS is a token like any other
     this.start = !this.isOpenEnded ? 0 : Math.min(head.start ?? 0, head.slots[0] ?? 0);
@@ -33,10 +34,10 @@ export class Decoding {
     this.isEnd = new Set(); // positions that hold EOS
     this.graphs = new Map(); // pass -> graph, unpacked when first asked for
     this.decided = [0]; // positions decided after each pass
-    this.written = [0]; // tokens of the text after each pass: decided, and before the first EOS
+    this.written = [0]; // tokens of the text after each pass: those that are decided and lie before its end
     this.region = head.start ?? 0; // where the text may end: a mask in the prompt may hold EOS too
-    const fixed = this.isOpenEnded ? head.canvas.indexOf(head.eos_id, this.region) : -1;
-    this.end = fixed < 0 ? Infinity : fixed;
+    this.end = Infinity; // behind the first end of a turn, or at the first EOS
+    head.canvas.forEach((token, position) => this.#ends(token, position));
     this.hasEdges = false;
     this.hasHeld = false;
     this.edgesLeftOut = false;
@@ -65,12 +66,14 @@ export class Decoding {
       this.confidence.set(position, record.confidences[i]);
       if (record.top) this.top.set(position, record.top[i]);
       if (record.tokens[i] === this.eosId) this.isEnd.add(position);
+      this.#ends(record.tokens[i], position);
     });
     for (const position of record.tail ?? []) {
       this.born.set(position, pass);
       this.text.set(position, "");
       this.confidence.set(position, 1);
       this.isEnd.add(position);
+      this.#ends(this.eosId, position);
     }
     this.decided.push(this.decided[pass - 1] + record.positions.length + (record.tail ?? []).length);
     this.written.push(this.#written());
@@ -79,10 +82,14 @@ export class Decoding {
     this.edgesLeftOut ||= record.edges?.chosen != null;
   }
 
-  /** Tokens of the text so far. EOS that an early stop fills in is not counted. */
+  /** Note where the text ends, if a token at a position ends it: EOS does not count, the end of a turn does. */
+  #ends(token, position) {
+    if (!this.isOpenEnded || position < this.region || (token !== this.eosId && token !== this.eotId)) return;
+    this.end = Math.min(this.end, position + (token === this.eosId ? 0 : 1));
+  }
+
+  /** Tokens of the text so far. */
   #written() {
-    const ends = this.isOpenEnded ? [...this.isEnd].filter((position) => position >= this.region) : [];
-    this.end = Math.min(this.end, ...ends);
     return this.slots.filter((position) => position < this.end && this.born.has(position)).length;
   }
 
