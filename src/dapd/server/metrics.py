@@ -1,4 +1,4 @@
-"""The metrics of a server, for Prometheus. The names for diffusion are those of vLLM, with our prefix."""
+"""The metrics of a server, for Prometheus. Names that begin with `dapd:diffusion_` are vLLM's apart from the prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as they come over the wire. What is not named here is refused, and so is what cannot be honoured."""
+"""Requests as they arrive. A field that is not named here is refused, and so is a value that cannot be honoured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_TOOLS = "the model calls no tools; ask for a form with response_format or reg
 
 
 def only(*neutral: Any, why: str) -> AfterValidator:
-    """A field that other servers know and this one cannot honour: nothing but its neutral values is taken."""
+    """A field that other servers know and this one cannot honour: only its neutral values are accepted."""
 
     def check(value: Any) -> Any:
         if value not in neutral:
@@ -151,7 +151,7 @@ class Answering(Request):
 
     @property
     def has_form(self) -> bool:
-        """Whether the text is to have a form."""
+        """Whether the request prescribes a form for the text."""
         return self.regex is not None or (self.response_format is not None and self.response_format.type != "text")
 
 
@@ -163,7 +163,8 @@ class ContentPart(Wire):
 class Message(Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(min_length=1)]
-    # Clients send earlier answers back as they got them, also from other servers: with empty fields beside the text.
+    # Clients send earlier answers back as they got them, also from other servers: with empty fields in addition to
+    # the text.
     refusal: Annotated[Any, only(None, why="give what was said as content")] = None
     annotations: Annotated[Any, only(None, [], why="the model reads text alone")] = None
     audio: Annotated[Any, only(None, why="the model reads text alone")] = None
