@@ -21,7 +21,7 @@ from dapd.models.base import Profile
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """The time and memory that building one automaton may take, and the sizes of pattern and automaton."""
+    """Limits on the time and memory that building one automaton may take, and on the sizes of pattern and automaton."""
 
     chars: int = 20_000
     """Characters of the pattern."""

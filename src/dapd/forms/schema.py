@@ -1,6 +1,6 @@
-"""Which JSON Schemas a text can be certain to keep.
+"""The JSON Schemas that a text can be certain to match.
 
-A schema with a keyword that would be ignored is refused: the text might not keep what the schema promises.
+A schema with a keyword that would be ignored is refused: the text might not match the schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST = 10_000
 
 
 def check_schema(schema: object, where: str = "the schema", depth: int = 0) -> None:
-    """Refuse a schema that cannot be kept; the error names the place of the fault (`where`)."""
+    """Refuse a schema that no text can be certain to match; the error names the place of the fault (`where`)."""
     if not isinstance(schema, Mapping):
         raise DapdError(f"{where} is not a JSON object")
     if depth > DEEPEST:
@@ -141,10 +141,11 @@ def _allow(keys: set[str], allowed: set[str], where: str) -> None:
 
 
 def spelled(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that passed `check_schema`, as the library that makes a pattern of it has to be given it.
+    """A schema that passed `check_schema`, in the form in which the library that makes a pattern of it needs it.
 
     The library writes the names of properties as they stand, without JSON's escapes, and knows an object that may have
-    no properties by an empty list of them alone. What says nothing about values may be nested deeper than it reads.
+    no properties by an empty list of them alone. Keywords that say nothing about
+    values are left out, because they may be nested deeper than it can read.
     """
     out = {name: part for name, part in schema.items() if name not in NOTES}
     for name in DEFINITIONS & out.keys():
@@ -165,7 +166,7 @@ def _escaped(name: str) -> str:
 
 
 def as_json(schema: object) -> str:
-    """A schema as text. What cannot be written as JSON is a mistake: `pydantic` has classes that stand for schemas."""
+    """A schema as text. A value that cannot be written as JSON, such as a class of `pydantic`, is a mistake."""
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
