@@ -1,4 +1,4 @@
-"""Weights from safetensors files, strictly: every tensor there, every tensor known, every shape right."""
+"""Weights from safetensors files, read strictly: no tensor may be missing, unknown or of the wrong shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dapd.io.files import parse_json
 INDEX = "model.safetensors.index.json"
 
 POINTER = b"version https://git-lfs"
-"""How a file begins that was cloned without Git LFS."""
+"""The beginning of a file that was cloned without Git LFS."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def rope_theta(config: Mapping[str, Any]) -> float:
-    """The base of the rotations, which newer versions of `transformers` write among `rope_parameters`. Rotations that
-    are scaled are refused there as anywhere."""
+    """The base of the rotary embedding, which newer versions of `transformers` write under `rope_parameters`. Scaled
+    rotations are refused there, as elsewhere."""
     nested = config.get("rope_parameters") or {}
     if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
         raise DapdError(f"rope_parameters is {nested!r}; only those of rope_type 'default' are supported")
@@ -136,7 +136,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[str]:
-    """The names of the files that an index lists. They lie beside it: a path to elsewhere is not followed."""
+    """The names of the files that an index lists. They lie in its folder: a path to elsewhere is refused."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise DapdError(f"{index} has no weight_map")
@@ -220,7 +220,7 @@ def load_weights(
     for file in weight_files(folder):
         with _opened(file, str(device)) as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
-                if name in places:  # one at a time: beside the network no more than one tensor is in memory
+                if name in places:  # one at a time: memory holds the network and one more tensor
                     places[name].copy_(_read(content, name, places[name], part))
                 elif name == head:
                     again = _read(content, name, tensors["embed.weight"], part)

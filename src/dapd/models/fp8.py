@@ -1,4 +1,4 @@
-"""Linear layers in fp8: half the bytes and twice the rate of bf16, and an approximation."""
+"""Linear layers in fp8: an approximation with half the bytes and twice the rate of bf16."""
 
 from __future__ import annotations
 

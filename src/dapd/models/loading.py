@@ -134,7 +134,7 @@ def random(
     generator = torch.Generator(device).manual_seed(seed)
     part = network.part or Part()
     weights = network.held(tied_twice=True)
-    # Part by part, a tied head once more after its embedding: so the numbers do not depend on what is fused or divided.
+    # Part by part, and a tied head again after its embedding: the numbers do not depend on what is fused or divided.
     for name, outline in _outline(shape).held(tied_twice=True).items():
         if "norm" in name:
             nn.init.ones_(weights[name])
@@ -243,7 +243,7 @@ def load_network(
         )
     architecture = ARCHITECTURES[name]
     shape = architecture.parse(config, mask_id, eot_id)
-    # A checkpoint that does not fit is refused by the headers of its files, before a network of that size is made.
+    # A checkpoint that does not fit is refused after reading only file headers, before a network of that size is made.
     stored = stored_tensors(folder)
     check_layers(shape.n_layers, stored, folder)
     check_weights(_outline(shape).held(), stored, folder, architecture.names)

@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
         ...
 
     def frame(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids before and behind the masks that continue a text; tokens that close a text go behind them.
+        """Ids before and after the masks that continue a text; tokens that close a text stand after them.
 
         If the tokenizer closes no text, all ids stand before the masks.
         """
@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
 
     def token_bytes(self) -> dict[int, bytes]:
-        """The bytes that each token adds to a text, whatever stands beside it; special tokens are left out."""
+        """The bytes that each token adds to a text, whichever tokens surround it; special tokens are left out."""
         ...
 
 
