@@ -27,7 +27,7 @@ MIXED = [
 ]
 BAD = {
     '{"id": "broken", ': "not JSON",
-    '{"id": "empty"}': "is no prompt",
+    '{"id": "empty"}': "is not a prompt",
     '{"id": "long", "prompt": "x", "max_new_tokens": 5000}': "the canvas is 5001 tokens long",
     '{"id": "words", "prompt": "x", "max_new_tokens": "many"}': "must be a whole number",
     '{"id": "hot", "prompt": "x", "temperature": "hot"}': "temperature is 'hot'",
@@ -227,7 +227,7 @@ def test_another_start_goes_on_and_another_set_up_is_refused(tmp_path: Path) -> 
     assert kept.read_bytes().count(b"\n") == 6
     assert output.read_bytes().startswith(written)
     write(source, source.read_text().replace("question 1", "question one").splitlines())
-    assert "answers another question" in str(batch(source, output).exception)
+    assert "was made for another text" in str(batch(source, output).exception)
 
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def check_own(output: Path) -> None:
     parts = parts_of(output)
     if output.is_file() and output.stat().st_size and not (parts / SETUP).is_file():
         raise DapdError(
-            f"{output} is there, and there is no {parts.name} of a job that wrote it: move it or choose another name"
+            f"{output} exists and is not of this job (there is no {parts.name}): move it or choose another name"
         )
 
 

@@ -66,8 +66,8 @@ class Cluster:
     def late(self) -> DapdError:
         """The error for a cluster from which no result comes any more."""
         return DapdError(
-            f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait "
-            "for what holds it, ask for fewer workers, or give a longer --patience; what was done is kept"
+            f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait until "
+            "other work there ends, ask for fewer workers, or give a longer --patience; finished results are kept"
         )
 
 
@@ -216,7 +216,7 @@ def _checked(outcome: Outcome) -> Outcome:
 
 def _given_up(error: Exception) -> DapdError:
     cause = getattr(error, "cause", None)
-    return DapdError(f"the cluster gave the work up: {first_line(cause or error)}")
+    return DapdError(f"the cluster gave up the work: {first_line(cause or error)}")
 
 
 def _piece(recipe: Recipe, workers: int, n_asks: int) -> int:

@@ -70,5 +70,5 @@ class Recipe:
         """A worker with this model, in this process."""
         lm = self.load()
         if self.weights is not None and fingerprint(lm) != self.weights:
-            raise DapdError(f"the weights of {self.model} are others at this worker than where the job was started")
+            raise DapdError(f"this worker has other weights of {self.model} than the process that started the job")
         return Worker(lm, self.places)

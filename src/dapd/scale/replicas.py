@@ -53,7 +53,7 @@ class Fleet:
             raise DapdError(f"replicas is {self.replicas}; it must be at least 1")
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise DapdError(
-                f"max-replicas is {self.max_replicas}, fewer than the {self.replicas} replicas to begin with"
+                f"max-replicas is {self.max_replicas}; it must be at least the number of replicas, {self.replicas}"
             )
 
     @property
@@ -172,8 +172,8 @@ def _wait_until_ready(fleet: Fleet, cluster: Cluster) -> None:
             raise DapdError(mistake or f"the replicas cannot start: {reason or application.message}")
         if time.monotonic() > end:
             raise DapdError(
-                f"of {plural(fleet.replicas, 'replica')} not all are ready after {fleet.patience:g} s (free in the "
-                f"cluster: {cluster.free()}); wait for what holds it, ask for fewer, or give a longer --patience"
+                f"the replicas ({fleet.replicas} in all) are not all ready after {fleet.patience:g} s (free in the "
+                f"cluster: {cluster.free()}); wait until other work ends, ask for fewer, or give a longer --patience"
             )
         time.sleep(GLANCE)
 

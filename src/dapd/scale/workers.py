@@ -214,7 +214,7 @@ def main(descriptor: int) -> None:
         worker = recipe.worker()
     except Exception as error:
         said = first_line(error)
-        line.send_bytes(pickle.dumps(_Refusal(said if isinstance(error, DapdError) else f"a worker: {said}")))
+        line.send_bytes(pickle.dumps(_Refusal(said if isinstance(error, DapdError) else f"a worker failed: {said}")))
         return
     line.send_bytes(pickle.dumps(READY))
     while True:
@@ -239,7 +239,7 @@ def _unpacked(message: bytes) -> tuple[int, Ask | Call]:
     try:
         return number, pickle.loads(ask)
     except Exception as error:
-        return number, Call(_raise, f"a worker cannot read it: {first_line(error)}")
+        return number, Call(_raise, f"a worker cannot read what was sent: {first_line(error)}")
 
 
 def _raise(lm: DiffusionLM, reason: str) -> None:
