@@ -203,7 +203,7 @@ def named(name: str) -> Setting:
     if isinstance(strategy, Setting):
         return strategy
     if not callable(getattr(strategy, "select", None)):
-        raise DapdError(f"{name} is no strategy: it has no method `select`; see docs/strategies.md")
+        raise DapdError(f"{name} is not a strategy: it has no method `select`; see docs/strategies.md")
     return Setting(strategy)
 
 

@@ -47,8 +47,8 @@ def test_prompts_of_a_file_one_line_each(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("{", "line 1 of"),
-        ("{}", "is no prompt"),
-        ('{"messages": [{"role": "user"}]}', "is no prompt"),
+        ("{}", "is not a prompt"),
+        ('{"messages": [{"role": "user"}]}', "is not a prompt"),
         ("", "no prompts"),
     ],
 )

@@ -78,7 +78,7 @@ def _check_type(schema: Mapping[str, Any], keys: set[str], where: str, depth: in
             raise DapdError(f"{where}.{name} is {bound!r}; allowed: 0 to {MOST}")
     for low, high in (("minItems", "maxItems"), ("minLength", "maxLength")):
         if schema.get(low, 0) > schema.get(high, MOST):
-            raise DapdError(f"{where}: {low} is {schema[low]} and {high} {schema[high]}; nothing is as long as that")
+            raise DapdError(f"{where}: {low} is {schema[low]} and {high} {schema[high]}; no value has such a length")
     if kind == "object":
         _check_object(schema, where, depth)
     if kind == "array" and "items" in schema:
@@ -121,7 +121,10 @@ def _check_values(schema: Mapping[str, Any], keys: set[str], where: str) -> None
         if not any(_is_of(value, kind) for kind in kinds):
             raise DapdError(f"{where}: the value {value!r} is not of type {' or '.join(kinds)}")
         if not _is_kept(value):
-            raise DapdError(f"{where}: the number {value!r} cannot be kept as it is; allowed: 64 bits, or 15 digits")
+            raise DapdError(
+                f"{where}: the number {value!r} cannot be written exactly; allowed: whole numbers of at most 64 bits, "
+                "others of at most 15 digits"
+            )
 
 
 def _is_of(value: object, kind: str) -> bool:

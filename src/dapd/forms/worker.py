@@ -17,12 +17,12 @@ MISTAKE = 3
 """Exit code for a pattern that is wrong; the reason is written to standard error."""
 SHORT = {"d": "[0-9]", "w": "[0-9A-Za-z_]"}
 PLAIN = {
-    "building NFA": "it uses what Rust's regex does not know, such as look-around, back-references or {,3}",
-    "anchored universal start": "it holds ^ or $; leave them out, the whole text matches in any case",
+    "building NFA": "it uses a feature that Rust's regex does not have, such as look-around, back-references or {,3}",
+    "anchored universal start": "it holds ^ or $; leave them out: the whole text is matched in any case",
     "word boundaries": "it holds \\b; leave it out",
     "incompatible with the regex": "a part of it can never match, such as a $ or an empty class of letters",
     "recusion": "a $ref leads to itself, or through too many others",
-    "valid JSON string": "it holds what JSON cannot write, such as half of a character",
+    "valid JSON string": "it holds what JSON cannot express, such as half of a character",
 }
 """Part of an error message of the library -> what it means for the user."""
 

@@ -104,7 +104,9 @@ class TextModel:
             return [*opening, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
         if system is None and isinstance(asked, str):
             return asked
-        raise DapdError(f"the model {self.name} has no chat template: it takes a text, no conversation")
+        raise DapdError(
+            f"the model {self.name} has no chat template: it takes a text, not a conversation or a system message"
+        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt."""

@@ -61,7 +61,7 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
     thing = find(name)
     if not _is_called(thing):
         if texts:
-            raise DapdError(f"{name} is no function, so that {next(iter(texts))} cannot be set")
+            raise DapdError(f"{name} is not a function, so that {next(iter(texts))} cannot be set")
         return thing
     known = parameters(name)
     arguments = {key: value for key, value in (offers or {}).items() if key in known}

@@ -56,7 +56,7 @@ def read_conversation(value: Any, where: str) -> list[Message]:
     )
     if not fine:
         raise DapdError(
-            f'{where} is no prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message is '
-            f'{{"role": text, "content": text}}'
+            f'{where} is not a prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message '
+            f'is {{"role": text, "content": text}}'
         )
     return [{"role": one["role"], "content": one["content"]} for one in value]

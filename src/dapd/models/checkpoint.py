@@ -157,7 +157,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
         with _opened(file, "cpu") as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
                 if name in out:
-                    raise DapdError(f"{folder}: tensor {name} stands in more than one file")
+                    raise DapdError(f"{folder}: tensor {name} is in more than one file")
                 part = content.get_slice(name)
                 out[name] = Stored(file, str(part.get_dtype()), tuple(part.get_shape()))
     return out
@@ -227,7 +227,7 @@ def load_weights(
     if again is not None and not torch.equal(again.to(tensors["embed.weight"]), tensors["embed.weight"]):
         raise DapdError(
             f"{folder}: by its config.json the head is the embedding, but {head} holds something else: set "
-            "weight_tying or tie_word_embeddings to false there, or take that tensor away"
+            "weight_tying or tie_word_embeddings to false there, or remove that tensor"
         )
 
 

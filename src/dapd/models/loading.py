@@ -199,7 +199,7 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise DapdError(
-            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab or lab:any-text (they ship), a "
+            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab or lab:any-text (both ship), a "
             f"checkpoint folder, a hub id such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
         )
     try:

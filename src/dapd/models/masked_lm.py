@@ -174,7 +174,7 @@ def _check_files(folder: Path) -> None:
     if (folder / "adapter_config.json").exists():
         raise DapdError(f"{folder} holds an adapter, whose weights mean nothing alone: merge it into its model first")
     if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
-        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
+        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: remove the one that is not in use")
     stored = stored_tensors(folder)
     layers = config.get("num_hidden_layers", 1)
     if not isinstance(layers, int):

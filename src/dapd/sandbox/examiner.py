@@ -149,7 +149,7 @@ class Line(End):
                 case ("call back", int(number), tuple(arguments), dict(named)):
                     self._call_back(number, arguments, named)
                 case _:
-                    raise GarbageError("an answer that is none")
+                    raise GarbageError("an invalid answer")
 
     def _call_back(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         try:
@@ -283,7 +283,7 @@ def examine(line: Line, program: str, check: str) -> str:
         line.put(("run", program, names.imports, sorted(names.wanted)))
         defined, _ = line.answer()
         if type(defined) is not dict:
-            raise GarbageError("names that are none")
+            raise GarbageError("an invalid table of names")
         space: dict[str, Any] = {name: value for name, value in defined.items() if name in names.wanted}
         space |= {name: importlib.import_module(name) for name in names.modules & set(space)}
         exec(compile(check, "<check>", "exec", dont_inherit=True), space)

@@ -103,7 +103,7 @@ def judge(program: str, check: str, *, seconds: float = 3.0, limits: Limits | No
     if answer is None:
         return Verdict(False, "timed out", seconds)
     if not answer:
-        return Verdict(False, "failed: the process that judges was ended", seconds)
+        return Verdict(False, "failed: the judging process was ended", seconds)
     verdict = ast.literal_eval(answer.decode())
     return Verdict(verdict["reason"] == "passed", **verdict)
 

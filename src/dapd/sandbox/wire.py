@@ -108,7 +108,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, tag: Any) -> Any:
         if type(tag) is not tuple or not tag or type(tag[0]) is not str:
-            raise GarbageError("a message with a tag that is none")
+            raise GarbageError("a message with an invalid tag")
         return self._untag(tag)
 
 
