@@ -39,14 +39,14 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status, words in {
         400: "A mistake in the request; `param` names the field",
         401: "No API key, or a wrong one",
-        403: "The wrong host or origin",
+        403: "The Host or the Origin header is not allowed",
         404: "No such model",
         408: "The body did not arrive in time",
         413: "The body is too large",
         429: "The queue is full; Retry-After says when to come back",
-        500: "A fault of the server's",
+        500: "An internal error",
         503: "The server is shutting down",
-        504: "The request's time was up",
+        504: "The request took longer than its time limit",
     }.items()
 }
 

@@ -74,8 +74,8 @@ class Config:
         for origin in self.origins:
             if not ORIGIN.fullmatch(origin):
                 raise DapdError(
-                    f"the origin {origin!r} is none that a browser sends: write https://HOST or https://HOST:PORT, in "
-                    "small letters, without a path, and without the port where it is the usual one"
+                    f"no browser sends the origin {origin!r}: write https://HOST or https://HOST:PORT, in lower "
+                    "case, without a path, and without the port where it is the default one"
                 )
 
     def check_free(self) -> None:
@@ -131,7 +131,7 @@ class Keys:
         found = [key.strip() for key in (*lines, *os.environ.get(KEYS_VARIABLE, "").split(","))]
         keys = tuple(key for key in found if key and not key.startswith("#"))
         if path is not None and not keys:
-            raise DapdError(f"{path} holds no API key: write one a line")
+            raise DapdError(f"{path} holds no API key: write one key per line")
         return cls(keys)
 
     def __bool__(self) -> bool:

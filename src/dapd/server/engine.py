@@ -119,7 +119,7 @@ class Engine:
             while not self.ending:
                 self._turn_over()
         except Exception:
-            logger.exception("the engine ends by a fault of its own")
+            logger.exception("the engine ended because of an internal error")
         with self.changed:
             self.draining = True
             for job in [*self.queue, *self.running]:

@@ -26,10 +26,10 @@ WORDS = 500
 
 
 PLAIN = {
-    "Not Found": "there is no such path; texts are at /v1/chat/completions, /v1/completions and /v1/infill, all paths "
-    "at /openapi.json",
-    "There was an error parsing the body": "the body is JSON that cannot be read: too deep, with a number too long, or "
-    "not UTF-8",
+    "Not Found": "there is no such path; send prompts to /v1/chat/completions, /v1/completions or /v1/infill; "
+    "/openapi.json lists all paths",
+    "There was an error parsing the body": "the body cannot be read as JSON: it is nested too deep, "
+    "has too long a number, or is not UTF-8",
     "extra_forbidden": "there is no such field",
     "missing": "this field is needed",
     "string_type": "it must be a string",

@@ -77,7 +77,7 @@ class Planner:
     def _answering(self, body: Answering, prompts: list[Any], wanted: int | None, top: int, param: str) -> Plan:
         n = body.n or 1
         if n > 1 and not body.temperature:
-            raise MistakeError("n", "n above 1 needs a temperature above 0: all choices would be the same")
+            raise MistakeError("n", "n above 1 needs a temperature above 0; otherwise all choices would be the same")
         if len(prompts) * n > self.limits.choices:
             raise MistakeError(
                 "n" if n > 1 else param,
@@ -233,7 +233,7 @@ class Planner:
         """Refuse a prompt that leaves no room for an answer, however few tokens are asked for."""
         most = self.lm.network.max_length - 1
         if length > most:
-            words = f"{param}: {length} tokens; the model takes {most} and one to answer with"
+            words = f"{param}: {length} tokens; the model takes at most {most}, to have room for an answer"
             raise MistakeError(param, words, code="context_length_exceeded")
 
     def seconds(self, body: Request) -> float:
