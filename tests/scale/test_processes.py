@@ -188,4 +188,4 @@ def test_tables_of_the_paper_that_one_process_makes(table: str, tmp_path: Path) 
 def test_torchrun_and_workers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = CliRunner().invoke(app, ["compare", "--workers", "2", "--out", str(tmp_path)])
-    assert "torchrun shares the work out already" in str(done.exception)
+    assert "torchrun divides the work already" in str(done.exception)
