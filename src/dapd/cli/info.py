@@ -30,7 +30,7 @@ EXTRAS = {
     "forms": {"outlines_core": "texts that match a regular expression or a JSON Schema"},
     "parquet": {"pyarrow": "Parquet in dapd batch"},
     "ray": {"ray": "several machines"},
-    "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "its metrics"},
+    "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "metrics of dapd serve"},
 }
 """The packages that each extra installs, and what each is for."""
 

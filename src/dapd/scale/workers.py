@@ -247,7 +247,7 @@ def _raise(lm: DiffusionLM, reason: str) -> None:
 
 
 def _receive(line: Connection, inbox: SimpleQueue[bytes]) -> None:
-    """Read the line all the time: two processes that write to each other and do not read would wait for ever. When the
+    """Read the line all the time: two processes that write to each other and do not read would wait forever. When the
     leader is gone, there is no more work, and the process ends."""
     try:
         while True:

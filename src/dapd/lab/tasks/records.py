@@ -145,7 +145,7 @@ class Records(Task):
     name: str = "record"
 
     room = 96
-    scored = "every key once, in any order, with its value; one space behind commas and colons, as Python writes JSON"
+    scored = "every key once, in any order, with its value; one space after commas and colons, as Python writes JSON"
     graph = None
 
     def draw(self, rng: random.Random) -> Example:
