@@ -17,8 +17,8 @@ from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Thresho
 from dapd.strategies.base import Precision
 
 DEFAULT_STRATEGY = "dapd-direct"
-"""Of the paper's two methods, the one that takes fewer passes on the lab's tasks: less than a third of
-the other's on seven of the ten, and about as many on five free-form questions (docs/lab.md)."""
+"""Of the paper's two methods, the one that takes fewer passes on the lab's tasks: less than a third of the
+other's on seven of the ten, and about as many on five free-form questions (docs/lab.md)."""
 
 LOOP = (Sampling, Options)
 """The dataclasses whose fields are the settings of the loop."""

@@ -147,8 +147,8 @@ def spelled(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema that passed `check_schema`, in the form in which the library that makes a pattern of it needs it.
 
     The library writes the names of properties as they stand, without JSON's escapes, and knows an object that may have
-    no properties by an empty list of them alone. Keywords that say nothing about
-    values are left out, because they may be nested deeper than it can read.
+    no properties by an empty list of them alone. Keywords that say nothing about values are left out, because they may
+    be nested deeper than it can read.
     """
     out = {name: part for name, part in schema.items() if name not in NOTES}
     for name in DEFINITIONS & out.keys():

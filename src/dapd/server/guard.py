@@ -89,7 +89,7 @@ class Guard:
             return 403, "this server answers only requests to localhost or 127.0.0.1"
         origin = headers.get("origin")
         if origin is not None and origin not in self.config.origins and _split(origin).netloc != headers.get("host"):
-            return 403, "pages of other origins may not use this server"
+            return 403, "pages of this origin may not use this server; its operator can allow them with --origin"
         if path not in OPEN and not path.startswith("/static/") and self.config.keys:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or key.strip() not in self.config.keys:
