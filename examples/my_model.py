@@ -1,11 +1,11 @@
-"""A model of one's own: letters from the letters beside them, counted in a text.
+"""A model of one's own: it predicts letters from the letters near them, by what it counted in a text.
 
 dapd generate "the king" -m examples/my_model.py:letters -n 40 -s original
 dapd generate --template "the [MASK*4] and [MASK*3] queen" -m examples/my_model.py:letters:reach=5 --live --pace 0.2
 dapd serve -m examples/my_model.py:letters
 
-A function that gives a network, or a network with its tokenizer, is all that `-m` needs. Its arguments are set behind a
-colon; one called `device` or `dtype` gets what `--device` or `--dtype` says.
+A function that gives a network, or a network with its tokenizer, is all that `-m` needs. Its arguments are set after a
+second colon; one called `device` or `dtype` gets what `--device` or `--dtype` says.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ the king and the queen went home and there was tea on the table and there was a 
 
 
 class Letters(torch.nn.Module):
-    """Predicts a letter from the letters near it, each of which counts for itself: naive Bayes."""
+    """Predicts a letter from the letters near it, each independently of the others: naive Bayes."""
 
     profile = dapd.Profile(mask_id=256, eos_id=257, pad_id=257)
     vocab_size = 258
     n_layers = 1
-    """Layers of attention. There is none here, but the distance of two letters says how much one tells of the other."""
+    """Layers with attention. There is none here: nearness stands in for it, as near letters say more of each other."""
     max_length = 2048
     lookback = 0
     graphable = False
@@ -60,7 +60,7 @@ class Letters(torch.nn.Module):
         cache: dapd.KVCache | None = None,
         capture: dapd.Capture | None = None,
     ) -> dapd.Prediction:
-        """The logits of the window's columns; their nearness stands in for attention where a decoder asks for it."""
+        """The logits of the window's columns. Where a decoder asks for attention, it gets the nearness of columns."""
         length = tokens.shape[1]
         every = torch.arange(length, device=tokens.device)
         columns = (every[window] if isinstance(window, slice) else window).expand(len(tokens), -1)

@@ -367,7 +367,7 @@ def test_a_value_may_hold_a_colon_and_device_and_dtype_arrive(models: Path) -> N
         ("my_models:asking:size=big", "size is 'big'; it must be a whole number"),
         ("my_models:pair:leter=b", "unknown argument of my_models:pair 'leter'; did you mean 'letter'"),
         ("my_models:settled:letter=b", "unknown argument of my_models:settled 'letter'; allowed: none"),
-        ("my_models:ready:letter=b", "is no function, so that letter cannot be set"),
+        ("my_models:ready:letter=b", "is not a function, so that letter cannot be set"),
         ("torch:float32", "gave a dtype without profile"),
     ],
 )

@@ -59,7 +59,7 @@ def load_named(
 
 
 def as_model(name: str, thing: Any) -> DiffusionLM:
-    """The model that a function of the user's own returned; if it is none, the error names what it lacks."""
+    """The model that a function of the user's own returned; if it is not a model, the error says what is missing."""
     if isinstance(thing, DiffusionLM):
         return thing
     network, tokenizer = thing if isinstance(thing, tuple) and len(thing) == 2 else (thing, None)
@@ -78,7 +78,7 @@ def as_model(name: str, thing: Any) -> DiffusionLM:
 
 
 def _is_of_transformers(network: object) -> bool:
-    """Whether it is a masked language model of `transformers`, which need not be imported to tell."""
+    """Whether it is a masked language model of `transformers`; to find out, `transformers` need not be imported."""
     names = [kind.__name__ for kind in type(network).__mro__]
     return "PreTrainedModel" in names and any(name.endswith("ForMaskedLM") for name in names)
 

@@ -17,8 +17,8 @@ from dapd.strategies import PRESETS, Dapd, EntropyBound, Klass, Selects, Thresho
 from dapd.strategies.base import Precision
 
 DEFAULT_STRATEGY = "dapd-direct"
-"""Of the paper's two methods the one that takes fewer passes on the lab's tasks: on seven of ten less than a third of
-the other's, on five free-form questions about as many (docs/lab.md)."""
+"""Of the paper's two methods, the one that takes fewer passes on the lab's tasks: less than a third of the
+other's on seven of the ten, and about as many on five free-form questions (docs/lab.md)."""
 
 LOOP = (Sampling, Options)
 """The dataclasses whose fields are the settings of the loop."""
@@ -127,8 +127,8 @@ ARGUMENTS = (
     "streamer",
     "options",
 )
-"""Arguments of `generate` and its variants beside the loop's settings, among which a misspelt one arrives, and one that
-only another variant takes."""
+"""Arguments of `generate` and its variants that are not settings of the loop. One that is misspelt, or that only
+another variant takes, arrives among the settings, where this list identifies it."""
 
 
 class LoopFields(TypedDict, total=False):
@@ -203,12 +203,12 @@ def named(name: str) -> Setting:
     if isinstance(strategy, Setting):
         return strategy
     if not callable(getattr(strategy, "select", None)):
-        raise DapdError(f"{name} is no strategy: it has no method `select`; see docs/strategies.md")
+        raise DapdError(f"{name} is not a strategy: it has no method `select`; see docs/strategies.md")
     return Setting(strategy)
 
 
 def _check_spec(name: str) -> None:
-    """Refuse the name of a setting with a field behind it that has no value: `fast-dllm:threshold`."""
+    """Refuse the name of a setting that is followed by a field without a value: `fast-dllm:threshold`."""
     known, colon, field = name.partition(":")
     if colon and (known in PRESETS or known in PAPER):
         split_pair(field, f"in {name!r},")
@@ -235,7 +235,7 @@ def route(
     """Texts read as the fields of several dataclasses: each belongs to the first owner that has a field of that name.
 
     An owner is one dataclass or several that are set together. `hidden` names fields that may not be set this way;
-    `what` is the error's word for a field.
+    `what` is what the error calls such a field.
     """
     groups = [owner if isinstance(owner, Sequence) else (owner,) for owner in owners]
     values: list[dict[str, Any]] = [{} for _ in groups]

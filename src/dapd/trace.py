@@ -276,7 +276,7 @@ def read_traces(path: str | Path) -> list[Trace]:
             kind = content.pop("kind")
             if kind == "trace" and not is_open:
                 if content.pop("version") != VERSION:
-                    raise DapdError(f"{path}, line {number}: a trace of another version; this is version {VERSION}")
+                    raise DapdError(f"{path}, line {number}: a trace of another version; version {VERSION} is needed")
                 traces.append(Trace(**content))
                 is_open = True
             elif kind == "step" and is_open:
@@ -303,14 +303,14 @@ def _check(trace: Trace) -> None:
     if not left <= set(range(len(trace.canvas))):
         raise ValueError("a slot lies outside of the canvas")
     if not isinstance(trace.about, dict) or len(trace.texts or trace.canvas) != len(trace.canvas):
-        raise ValueError("what is said about it is not of the form of a trace")
+        raise ValueError("'about' is not an object, or 'texts' does not hold one text for every token")
     for number, record in enumerate(trace.steps, 1):
         pairs: list[Any] = [*(record.edges or []), *(record.held or [])]
         if record.step != number or sum(record.confidences) < 0 or any(len(pair) != 2 for pair in pairs):
-            raise ValueError(f"step {record.step} is out of order, or its edges are no pairs")
+            raise ValueError(f"step {record.step} is out of order, or its confidences, edges or held are wrong")
         told = {len(record.positions), len(record.tokens), len(record.confidences), len(record.texts or record.tokens)}
         if len(told) > 1:
-            raise ValueError(f"step {record.step} has more positions than tokens, or fewer")
+            raise ValueError(f"step {record.step} has different numbers of positions, tokens, confidences or texts")
         decided = [*record.positions, *record.tail]
         if len(set(decided)) < len(decided) or not left.issuperset(decided):
             raise ValueError(f"step {record.step} decides a position twice, or one that was not masked")

@@ -70,5 +70,5 @@ def test_packed_projections_give_the_same(bias: bool) -> None:
 
 def test_what_it_does_not_know_is_an_error() -> None:
     net = model("tiny-llada")
-    with pytest.raises(DapdError, match="late_rule=union alone"):
+    with pytest.raises(DapdError, match="late_rule=union only"):
         next(naive_decode(net, random_canvases(net, 4, 8), Dapd(late_rule="switch")))

@@ -47,8 +47,8 @@ def test_prompts_of_a_file_one_line_each(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("{", "line 1 of"),
-        ("{}", "is no prompt"),
-        ('{"messages": [{"role": "user"}]}', "is no prompt"),
+        ("{}", "is not a prompt"),
+        ('{"messages": [{"role": "user"}]}', "is not a prompt"),
         ("", "no prompts"),
     ],
 )
@@ -137,7 +137,7 @@ def test_prompts_of_the_lab_alone_and_several() -> None:
     for several in (["-t", "latin", "-n", "2"], ["-t", "latin,shuffle"], []):
         refused = asked("--bare", *several)
         assert isinstance(refused.exception, DapdError)
-        assert "--json to a .jsonl file, which `dapd batch` reads" in str(refused.exception)
+        assert "--json as a .jsonl file, which `dapd batch` reads" in str(refused.exception)
     lines = asked("-t", "latin, shuffle", "-t", "tied", "--json").output.splitlines()
     assert [json.loads(line)["task"] for line in lines] == ["latin", "shuffle", "tied"]
     assert f"{example.prompt}\n\n{example.answer}\n" in asked("-t", "latin").output  # apart, where nothing is dimmed

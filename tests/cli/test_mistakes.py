@@ -170,7 +170,7 @@ def test_a_sweep_without_time() -> None:
 @pytest.mark.parametrize("command", ["forward", "step", "decode"])
 def test_a_bench_that_does_not_fit_the_model(command: str) -> None:
     words = fails(main, "bench", command, "-m", "random:tiny-llada", "--device", "cpu", "--prompt", 100_000)
-    assert "100000 columns of --prompt and 256 of --gen are 100256; random:tiny-llada takes 1024" in words
+    assert "--prompt 100000 and --gen 256 need 100256 columns; random:tiny-llada takes at most 1024" in words
 
 
 def test_a_bench_whose_numbers_cannot_be_written(file: Path, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_after_an_interrupt_the_same_command_goes_on(
         patch.setattr(Run, "append", interrupted)
         done = ends(main, *words)
     assert done.code == 130
-    assert done.errors.splitlines()[-1] == "note: interrupted; the same command goes on from here"
+    assert done.errors.splitlines()[-1] == "note: interrupted; the same command continues from here"
     [kept] = tmp_path.rglob("results.jsonl")
     assert len(read_records(kept)) == 1
     assert ends(main, *words).code == 0

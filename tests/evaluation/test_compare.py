@@ -144,7 +144,7 @@ def test_another_decoder_under_the_same_label_is_refused(model: dapd.DiffusionLM
         (known.setting, replace(known.options, early_stop=True)),
     ):
         same_label = replace(known, setting=setting, options=options)
-        with pytest.raises(DapdError, match=r"'fast-dllm', 'latin', 0.* its text or its settings changed"):
+        with pytest.raises(DapdError, match=r"'fast-dllm', 'latin', 0.* another text or with other settings"):
             Comparison(model, [same_label], task, prompts=2).run(tmp_path)
 
 

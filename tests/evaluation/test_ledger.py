@@ -71,7 +71,7 @@ def test_an_answer_to_something_else_is_refused(tmp_path: Path) -> None:
     run = Run.open(tmp_path, {})
     Ledger(run, key).fill(jobs(2), squares)
     before = (tmp_path / "results.jsonl").read_bytes()
-    with pytest.raises(DapdError, match="what is kept for q2 answers another question"):
+    with pytest.raises(DapdError, match="the result kept for q2 was made for another text"):
         Ledger(run, key).fill([Job("q2", digest("two"), 2)], squares)
     assert (tmp_path / "results.jsonl").read_bytes() == before
 

@@ -186,7 +186,7 @@ def test_dream_has_its_own_settings(data: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["gsm8k_16_dapd_staged-0.005-0.05_1b"]
     refused = run("tps", data, tmp_path, model="random:tiny-dream")
     assert isinstance(refused.exception, DapdError)
-    assert "for LLaDA alone" in str(refused.exception)
+    assert "for LLaDA only" in str(refused.exception)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="IFEval and its word lists are not at ../shared/data")

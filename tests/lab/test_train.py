@@ -316,7 +316,7 @@ def test_a_paused_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
             result = CliRunner().invoke(app, [*options, *folders, *extra])
             assert result.exit_code == 0, result.output
             if "--stop" in extra:
-                assert "--resume goes on" in result.output
+                assert "--resume continues" in result.output
                 # Nothing was stepped before the time was up: there must still be something to resume from.
                 assert (tmp_path / "paused-run" / STATE).is_file()
     a, b = (load_network(tmp_path / name) for name in ("paused", "whole"))
@@ -367,7 +367,7 @@ def test_whoever_interrupts_a_training_is_told_how_it_goes_on(tmp_path: Path, mo
             raise KeyboardInterrupt
         return step(trainer)
 
-    for last, told in ((1, "no state was saved yet"), (3, "--resume goes on from the last state that was saved")):
+    for last, told in ((1, "no state was saved yet"), (3, "--resume continues from the last state that was saved")):
         monkeypatch.setattr(Trainer, "step", partialmethod(interrupted, last))
         result = CliRunner().invoke(app, [*options, *folders])
         assert (result.exit_code, told in result.stderr) == (130, True), result.output
@@ -555,7 +555,7 @@ def test_score_command_reads_off_the_best_way(tmp_path: Path) -> None:
     (tmp_path / "out" / "training.json").unlink()
     for model in (tmp_path / "out", "lab"):
         result = CliRunner().invoke(app, ["score", str(model), *command[2:]])
-        assert "--record adds to the training.json of a folder of your own" in str(result.exception)
+        assert "--record writes to the training.json of a folder of your own" in str(result.exception)
 
 
 def test_a_run_may_start_from_an_earlier_checkpoint(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_whoever_interrupts_a_training_is_told_that_it_goes_on(tmp_path, monkeyp
     monkeypatch.setattr("dapd.cli.mrf.train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = CliRunner().invoke(app, ["train", "--models", "1", "--out", str(tmp_path), "--device", "cpu"])
     assert result.exit_code == 130
-    assert result.stderr == "note: interrupted; the same command goes on from here\n"
+    assert result.stderr == "note: interrupted; the same command continues from here\n"
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):

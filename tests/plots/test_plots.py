@@ -249,7 +249,7 @@ def test_the_same_input_gives_the_same_bytes(folder, tmp_path):
         (("segments", "{f}/one.jsonl", "--size", "big"), "as in 7x4"),
         (("segments", "{f}/one.jsonl", "--size", "7x-1"), "must be above 0"),
         (("segments", "{f}/one.jsonl", "--label", "klass"), "not of the form field=value"),
-        (("segments", "{f}/one.jsonl", "--label", "klass=KLASS"), "no 'klass' to be labelled anew; it shows"),
+        (("segments", "{f}/one.jsonl", "--label", "klass=KLASS"), "no 'klass' to be renamed; it shows"),
         (("tradeoff",), "dapd compare"),
         (("tradeoff", "{f}/toy.json"), "not a summary of `dapd compare`"),
         (("tradeoff", "{f}/none.json"), "cannot read results"),

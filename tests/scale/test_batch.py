@@ -27,7 +27,7 @@ MIXED = [
 ]
 BAD = {
     '{"id": "broken", ': "not JSON",
-    '{"id": "empty"}': "is no prompt",
+    '{"id": "empty"}': "is not a prompt",
     '{"id": "long", "prompt": "x", "max_new_tokens": 5000}': "the canvas is 5001 tokens long",
     '{"id": "words", "prompt": "x", "max_new_tokens": "many"}': "must be a whole number",
     '{"id": "hot", "prompt": "x", "temperature": "hot"}': "temperature is 'hot'",
@@ -48,9 +48,9 @@ def test_rows_of_every_kind_have_a_result_each_in_their_order(tmp_path: Path) ->
     source = write(tmp_path / "in.jsonl", [*MIXED, *BAD])
     done = batch(source, tmp_path / "out.jsonl")
     assert done.exit_code == 0, done.output
-    assert "columns that mean nothing here: answer" in done.output
+    assert "columns of the input that are ignored: answer" in done.output
     assert f"15 results, {len(BAD)} of them with an error" in " ".join(done.output.split())
-    assert "the first error, of the row 5: not JSON: Expecting property name" in done.output
+    assert "the first error, in row 5: not JSON: Expecting property name" in done.output
     found = results(tmp_path / "out.jsonl")
     good, bad = found[:5], found[5:]
     assert [one["id"] for one in good] == ["plain", 1, 2, 70, "answer"]
@@ -79,7 +79,7 @@ def test_a_job_without_any_text_does_not_pass_for_a_good_one(tmp_path: Path) -> 
         done = batch(source, output)
         assert done.exit_code == 1, start
         assert "2 results, 2 of them with an error" in done.output
-        assert "the first error, of the row 'a': the row" in done.output
+        assert "the first error, in row 'a': the row" in done.output
     assert [one["id"] for one in results(output)] == ["a", "b"]
 
 
@@ -227,7 +227,7 @@ def test_another_start_goes_on_and_another_set_up_is_refused(tmp_path: Path) -> 
     assert kept.read_bytes().count(b"\n") == 6
     assert output.read_bytes().startswith(written)
     write(source, source.read_text().replace("question 1", "question one").splitlines())
-    assert "answers another question" in str(batch(source, output).exception)
+    assert "was made for another text" in str(batch(source, output).exception)
 
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:

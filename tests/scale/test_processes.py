@@ -96,7 +96,7 @@ def test_what_a_worker_refuses_is_told_as_it_is() -> None:
         [(number, error)] = seat.outcomes([(7, b"\x80\x04N.")])
     assert number == 7
     assert isinstance(error, DapdError)
-    assert f"the weights of {MODEL} are others at this worker" in str(error)
+    assert f"this worker has other weights of {MODEL}" in str(error)
 
 
 def test_a_text_that_cannot_be_told_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_failure_ends_an_evaluation() -> None:
     lm = SpreadLM(RECIPE.load(), Failing())
     with pytest.raises(DapdError, match="no room"):
         lm.generate("x", max_new_tokens=4)
-    with pytest.raises(DapdError, match="keep no forms"):
+    with pytest.raises(DapdError, match="keep to a form"):
         lm.generate("x", max_new_tokens=4, on_step=lambda step: None)
 
 
@@ -188,4 +188,4 @@ def test_tables_of_the_paper_that_one_process_makes(table: str, tmp_path: Path) 
 def test_torchrun_and_workers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = CliRunner().invoke(app, ["compare", "--workers", "2", "--out", str(tmp_path)])
-    assert "torchrun shares the work out already" in str(done.exception)
+    assert "torchrun divides the work already" in str(done.exception)

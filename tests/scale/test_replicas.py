@@ -132,7 +132,7 @@ def test_a_cluster_without_room_is_an_error_and_no_wait(joined, config):
     config = replace(config, limits=Limits(drain_seconds=1))  # how long Ray Serve waits for the replica when it ends it
     try:
         assert taken.wait(PATIENCE)
-        with pytest.raises(DapdError, match=r"not all are ready after 2 s \(free in the cluster: 0 of"):  # noqa: SIM117
+        with pytest.raises(DapdError, match=r"not all ready after 2 s \(free in the cluster: 0 of"):  # noqa: SIM117
             with running(RECIPE, config, Fleet(1, patience=2), joined):
                 pass
         serve.delete(NAME)  # before there is room, or the replica would start after all
@@ -259,7 +259,7 @@ def test_a_replica_whose_engine_died_is_not_well():
 
 @pytest.mark.parametrize(
     ("fields", "complaint"),
-    [({"replicas": 0}, "replicas is 0"), ({"replicas": 3, "max_replicas": 2}, "fewer than the 3 replicas")],
+    [({"replicas": 0}, "replicas is 0"), ({"replicas": 3, "max_replicas": 2}, "at least the number of replicas, 3")],
 )
 def test_a_fleet_that_cannot_be(fields, complaint):
     with pytest.raises(DapdError, match=complaint):

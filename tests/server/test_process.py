@@ -137,7 +137,9 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_being_served(monkeypatch
 def test_the_address_of_a_server():
     assert Config("::1", 8000).url() == "http://[::1]:8000"
     assert Config(port=0).url(4321) == "http://127.0.0.1:4321"
-    assert "replicas share a port" in fails(main, "serve", "-m", "random:tiny-llada", "--port", 0, "--replicas", 1)
+    assert "the number of the port that they share" in fails(
+        main, "serve", "-m", "random:tiny-llada", "--port", 0, "--replicas", 1
+    )
 
 
 @pytest.mark.parametrize("process", [["--drain-seconds", "1", "--name", "mine"]], indirect=True)

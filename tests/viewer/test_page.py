@@ -185,7 +185,7 @@ def test_rows_are_picked(tmp_path, decoded):
             "not a dapd",
         ),
         (lambda lines: [lines[0].replace('"slots": [', '"slots": [99999, '), lines[-1]], "outside of the canvas"),
-        (lambda lines: [lines[0], lines[1].replace('"tokens": [', '"tokens": [1, '), lines[-1]], "more positions"),
+        (lambda lines: [lines[0], lines[1].replace('"tokens": [', '"tokens": [1, '), lines[-1]], "different numbers"),
     ],
 )
 def test_foreign_and_truncated_files(tmp_path, decoded, change, said):

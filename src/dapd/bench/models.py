@@ -24,5 +24,5 @@ def bench_model(name: str, device: torch.device, dtype: torch.dtype | None, *, f
         return to_fp8(shape) if fp8 else shape
     network = load_named(name, device=device, dtype=dtype, fp8=fp8).network
     if not isinstance(network, Transformer):
-        raise DapdError(f"{name} is a {type(network).__name__}; benchmarks know the shape of LLaDA and Dream alone")
+        raise DapdError(f"{name} is a {type(network).__name__}; benchmarks support only LLaDA and Dream networks")
     return network

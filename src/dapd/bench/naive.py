@@ -59,9 +59,9 @@ def _check(canvases: Sequence[Canvas], strategy: Dapd) -> None:
     plain = Dapd()
     for name in ("late_rule", "edge_norm", "direction", "order", "rows"):
         if getattr(strategy, name) != getattr(plain, name):
-            raise DapdError(f"the naive path knows {name}={getattr(plain, name)} alone")
+            raise DapdError(f"the naive path supports {name}={getattr(plain, name)} only")
     if len({(canvas.length, canvas.start) for canvas in canvases}) > 1:
-        raise DapdError("the naive path takes prompts of one length")
+        raise DapdError("the naive path needs prompts of equal length")
 
 
 def forward(

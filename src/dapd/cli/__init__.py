@@ -11,17 +11,17 @@ from typing import Any
 from dapd.errors import DapdError
 
 TRACEBACK = "DAPD_TRACEBACK"
-"""The environment variable that has every error shown with its traceback."""
+"""The environment variable that makes every error show its traceback."""
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends with one message and exit code 2."""
+    """Run the command line. A user's mistake ends it with one message and exit code 2."""
 
     def commands() -> None:
         from dapd.cli.app import app
 
-        # Whoever started a process for this command alone has disabled the collector: modules stay to the end of it,
-        # and to look for garbage in all of torch, now and at the end, takes half of a second.
+        # In a process that was started for this command the collector is disabled: modules stay until the end, and to
+        # look for garbage in all of torch, now and at the end, takes half a second.
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def run(function: Callable[..., Any]) -> None:
-    """Run a script's function as a command: its arguments are the options, its mistakes one line."""
+    """Run a script's function as a command: its arguments are the options, and a mistake is reported in one line."""
 
     def command() -> None:
         import typer
@@ -44,10 +44,10 @@ def run(function: Callable[..., Any]) -> None:
 
 
 def guarded(work: Callable[[], None]) -> None:
-    """Do some work. A mistake of the user or the machine ends the program with one line and exit code 2; a failure
-    in code of the user's own does so with the lines of that code alone.
+    """Do some work. A mistake of the user or a fault of the machine ends the program with one line and exit code 2; a
+    failure in code of the user's own ends it with the lines of that code.
 
-    That includes errors that only show when the last of the output is written, such as a full device.
+    That includes errors that only appear when the last of the output is written, such as a full device.
     """
     try:
         try:
@@ -68,7 +68,7 @@ def guarded(work: Callable[[], None]) -> None:
 
 
 def _words(error: Exception) -> str | None:
-    """The message for an error; None where only its traceback says anything."""
+    """The message for an error; None where only its traceback explains it."""
     from dapd.io.own import CrashError, crash
 
     if isinstance(error, DapdError) and not isinstance(error, CrashError):
@@ -87,5 +87,5 @@ def _forget_output() -> None:
     """Discard what is left in the buffer: the interpreter would try to write it again at the end, and complain."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # the output is no file, as in tests
+    except (OSError, ValueError):  # the output is not a file, as in tests
         return

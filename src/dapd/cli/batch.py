@@ -29,31 +29,36 @@ def batch(
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="Prompts: a .jsonl or .parquet file.")],
     output: Annotated[Path, typer.Argument(help="Results: a .jsonl or .parquet file.")],
     model: Model = DEFAULT_MODEL,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `dapd strategies`.")] = DEFAULT_STRATEGY,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
             "--max-new-tokens",
             "-n",
             min=1,
-            help=f"New tokens where a row does not say; default: what a lab task needs, or {DEFAULT_NEW_TOKENS}.",
+            help=f"New tokens, if a row does not say; default: what a lab task needs, else {DEFAULT_NEW_TOKENS}.",
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="A field of the strategy or the loop: field=value; may be repeated."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system message before every prompt.")] = None,
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the texts / answer them as a chat.")] = False,
     places: Annotated[int, typer.Option("--batch", min=1, help="Prompts that share a pass, in each worker.")] = 16,
     workers: crew.Workers = 1,
-    ray: Annotated[bool, typer.Option("--ray", help="Workers on a Ray cluster that is started here.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run the workers on a Ray cluster started on this machine.")
+    ] = False,
     address: crew.Address = None,
-    patience: Annotated[float, typer.Option(help="With Ray: seconds without any result until it ends.")] = PATIENCE,
+    patience: Annotated[
+        float, typer.Option(help="With Ray: give up after this many seconds without a result.")
+    ] = PATIENCE,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: a GPU for each worker.")] = None,
     dtype: Dtype = None,
     fp8: Fp8 = False,
 ) -> None:
-    """Decode the prompts of a file; a killed job that is started again goes on where it was."""
+    """Decode the prompts of a file; a killed job that is started again continues where it stopped."""
     if raw and system is not None:
         raise DapdError("--raw continues a text as it stands; it takes no --system")
     spread = Spread(workers, ray, address, patience)
@@ -64,7 +69,7 @@ def batch(
     check_own(output)
     rows = read_rows(source, plan)
     if ignored := without_meaning(rows):
-        crew.note(f"columns that mean nothing here: {', '.join(ignored)}")
+        crew.note(f"columns of the input that are ignored: {', '.join(ignored)}")
     recipe = Recipe(model, device, pick_dtype(dtype), fp8, places)
     console = Console(stderr=True)
     with (
@@ -79,6 +84,6 @@ def batch(
     failed = f", {len(errors)} of them with an error instead of a text" if errors else ""
     print(f"written: {output}, {plural(len(records), 'result')}{failed} (kept in {parts_of(output)})", file=sys.stderr)
     if errors:
-        crew.note(f"the first error, of the row {errors[0]['id']!r}: {errors[0]['error']}")
+        crew.note(f"the first error, in row {errors[0]['id']!r}: {errors[0]['error']}")
     if len(errors) == len(records):
         raise typer.Exit(1)

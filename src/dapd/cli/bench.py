@@ -1,4 +1,4 @@
-"""`dapd bench`: time and memory of forward passes, steps and generations, beside the floor and the targets."""
+"""`dapd bench`: time and memory of forward passes, steps and generations, compared with the floor and the targets."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ from dapd.own_models import load_named
 from dapd.settings import named
 
 app = typer.Typer(
-    help="Measure: forward passes, steps, whole generations; lists are separated by commas.",
+    help="Measure forward passes, steps and whole generations. Lists are separated by commas.",
     no_args_is_help=True,
 )
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="As in `dapd generate`; random:lab too, with the lab's shape.")
+    str, typer.Option("--model", "-m", help="As in `dapd generate`; or random:lab, random weights in the lab's shape.")
 ]
-Fp8 = Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8 (L4, H100, ...); floors stay those of bf16.")]
-Prompt = Annotated[str, typer.Option(help="Prompt lengths.")]
+Fp8 = Annotated[
+    bool, typer.Option("--fp8", help="Use fp8 for linear layers (L4, H100, ...); floors remain those of bf16.")
+]
+Prompt = Annotated[str, typer.Option(help="Prompt lengths, in tokens.")]
 Gen = Annotated[str, typer.Option(help="Numbers of new tokens.")]
 Batch = Annotated[str, typer.Option(help="Batch sizes.")]
 Strategies = Annotated[
@@ -50,25 +52,25 @@ ReuseModes = Annotated[
     str, typer.Option("--reuse", help="Which keys and values are kept: none, prefix, dual, settled.")
 ]
 Refresh = Annotated[int | None, typer.Option(help="Steps from one full pass to the next; default: 8, with dual none.")]
-RefreshUntil = Annotated[int | None, typer.Option(help="Steps of a block after which no full pass is made.")]
+RefreshUntil = Annotated[int | None, typer.Option(help="Number of steps of a block after which no full pass is made.")]
 Block = Annotated[int | None, typer.Option(help="Columns per block; default: one block, with dual 32.")]
-Settle = Annotated[int | None, typer.Option(help="With reuse settled: passes after which a token is reused.")]
+Settle = Annotated[int | None, typer.Option(help="With reuse settled: number of passes after which a token is reused.")]
 Graphs = Annotated[str, typer.Option(help="CUDA graphs: auto, on, off.")]
 Taken = Annotated[int | None, typer.Option(min=1, help="DAPD: choose tau so that about N positions are independent.")]
-Repeats = Annotated[int, typer.Option(help="Timed calls.")]
-Warmup = Annotated[int, typer.Option(help="Calls before the timed ones.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the JSON line to this file, too, after every row.")]
+Repeats = Annotated[int, typer.Option(help="Number of timed calls.")]
+Warmup = Annotated[int, typer.Option(help="Number of calls before the timed ones.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the JSON line to this file, after every row.")]
 
 
 NEW_LENGTHS = "200,213,230,250,271,291"
 """Prompt lengths at which a first generation is timed."""
 
 WIDTH = 160
-"""Columns of the output where it does not go to a terminal."""
+"""Width of the output, in characters, where it does not go to a terminal."""
 
 
 def names(text: str) -> list[str]:
-    """The entries of a list with commas."""
+    """The entries of a list separated by commas."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise DapdError(f"the list {text!r} is empty; separate entries by commas")
@@ -76,7 +78,7 @@ def names(text: str) -> list[str]:
 
 
 def lengths(option: str, text: str) -> list[int]:
-    """The numbers of a list with commas."""
+    """The numbers of a list separated by commas."""
     for part in names(text):
         if not part.isdecimal():
             raise DapdError(f"--{option} holds {part!r}; give whole numbers separated by commas, such as 256,1024")
@@ -92,7 +94,7 @@ def switch(graphs: str) -> bool | None:
 
 def check_counts(repeats: int, warmup: int) -> None:
     if repeats < 1 or warmup < 0:
-        raise DapdError(f"repeats is {repeats} and warmup {warmup}; they must be at least 1 and 0")
+        raise DapdError(f"repeats is {repeats} and warmup {warmup}; repeats must be at least 1, warmup at least 0")
 
 
 def check_precision(device: torch.device, dtype: torch.dtype | None, asked: list[str]) -> None:
@@ -137,8 +139,8 @@ def check_lengths(bench: Bench, asked: list[Case]) -> None:
     longest = max(asked, key=lambda case: case.length)
     if longest.length > bench.model.max_length:
         raise DapdError(
-            f"{longest.prompt} columns of --prompt and {longest.gen} of --gen are {longest.length}; {bench.name} takes "
-            f"{bench.model.max_length}"
+            f"--prompt {longest.prompt} and --gen {longest.gen} need {longest.length} columns; {bench.name} takes at "
+            f"most {bench.model.max_length}"
         )
 
 
@@ -187,7 +189,7 @@ def forward_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Forward passes alone, with and without attention capture. --graphs on records each one as a CUDA graph."""
+    """Time forward passes, with and without attention capture. --graphs on records each one as a CUDA graph."""
     check_counts(repeats, warmup)
     where = pick_device(device)
     methods = names(capture)
@@ -232,7 +234,7 @@ def step_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Single steps (forward, observe, select, commit) of each decoder on a half-masked canvas."""
+    """Time single steps (forward, observe, select, commit) of each decoder on a half-masked canvas."""
     check_counts(repeats, warmup)
     where = pick_device(device)
     on = switch(graphs)
@@ -269,7 +271,7 @@ def decode_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Whole generations in a fixed number of steps: tokens per second, counting generated tokens that are not EOS."""
+    """Time whole generations in a fixed number of steps: tokens per second, counting new tokens that are not EOS."""
     check_counts(repeats, warmup)
     where = pick_device(device)
     on = switch(graphs)
@@ -303,7 +305,7 @@ def stream_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Time a queue of unequal prompts in a batch of few places, with fixed batches and the ideal time beside it.
+    """Time a queue of unequal prompts that share a few places, and compare it with fixed batches and the ideal time.
 
     Then time the first generation at each of some new prompt lengths.
 
@@ -335,12 +337,12 @@ def targets_command(
     dtype: Dtype = None,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
-    rounds: Annotated[int, typer.Option(help="How often the cases of a comparison are measured, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often the cases of a comparison are measured in turn.")] = 3,
     divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Every target of speed in one go: its limit, what was measured, and whether it is met."""
+    """Measure every target of speed: its limit, the time measured, and whether the target is met."""
     check_counts(repeats, warmup)
     if rounds < 1 or divide < 1:
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")
@@ -368,7 +370,7 @@ def canvas_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """DAPD passes beside plain ones as the canvas grows: a tiny model, one thread of the CPU."""
+    """Compare passes of DAPD with plain ones as the canvas grows: a tiny model, one thread of the CPU."""
     check_counts(repeats, warmup)
     asked = lengths("columns", columns)
     least = 2 * (repeats + warmup)
@@ -387,7 +389,9 @@ def canvas_command(
 def parity_command(
     model: Model = DEFAULT_MODEL,
     device: Device = None,
-    dtypes: Annotated[str, typer.Option(help="Dtypes; all are compared with the first, too.")] = "float32,bfloat16",
+    dtypes: Annotated[
+        str, typer.Option(help="Dtypes; every one is also compared with the first.")
+    ] = "float32,bfloat16",
     fp8: Annotated[bool, typer.Option("--fp8", help="Compare fp8 layers as well, as one more dtype.")] = False,
     strategies: Annotated[str, typer.Option(help="Decoders.")] = "dapd-staged,dapd-direct",
     task: Annotated[str, typer.Option(help="Lab task that the prompts come from.")] = "quiz",

@@ -66,6 +66,6 @@ def make_command(
     size: Annotated[int, typer.Option(help="Entries of each list.")] = 15,
     seed: Annotated[int, typer.Option(help="The same seed makes the same files.")] = 0,
 ) -> None:
-    """Make new instances of the list and grid tasks, in the released files' format, with prompts of our own."""
+    """Make new instances of the list and grid tasks, in the released files' format, with prompts written for dapd."""
     written = make(out, Batch(samples, size, seed))
     Console().print(f"{len(written)} tasks of {plural(samples, 'sample')} in {out}", soft_wrap=True)

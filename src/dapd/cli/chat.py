@@ -19,9 +19,9 @@ from dapd.generation import DEFAULT_MODEL, DiffusionLM
 from dapd.io.files import write_text
 from dapd.settings import DEFAULT_STRATEGY, describe, read_settings
 
-HELP = """/strategy [NAME [field=value ...]]   say or change how answers are decoded
-/tokens [N]                          say or change how long an answer may be
-/history                             the conversation so far
+HELP = """/strategy [NAME [field=value ...]]   show or change how answers are decoded
+/tokens [N]                          show or change how many tokens an answer may have
+/history                             show the conversation so far
 /clear                               forget the conversation
 /save FILE                           write the conversation as JSON
 /quit                                leave (so does the end of the input)"""
@@ -31,17 +31,18 @@ def chat(
     model: Model = DEFAULT_MODEL,
     strategy: Annotated[str, typer.Option("--strategy", "-s", help="As in `dapd generate`.")] = DEFAULT_STRATEGY,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="A field of the strategy or the loop: field=value; may be repeated."),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="Most new tokens of an answer.")
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="The most new tokens of an answer.")
     ] = 128,
     system: Annotated[str | None, typer.Option(help="A system message before the conversation.")] = None,
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
     """Talk to a model and watch it write; /help lists the commands."""
-    read_settings(strategy, settings or [])  # a mistake is said before the model is loaded
+    read_settings(strategy, settings or [])  # a mistake is reported before the model is loaded
     lm = opened(model, device, dtype)
     if not lm.tokenizer.has_chat:
         raise DapdError(f"{lm.name} has no chat template; continue texts with: dapd generate --raw")

@@ -48,7 +48,7 @@ def compare(
         typer.Option(
             "--strategy",
             "-s",
-            help="As in `dapd generate`, or a sweep (see above). May be repeated.",
+            help="As in `dapd generate`, or a sweep (see above); may be repeated.",
         ),
     ] = None,
     tasks: Annotated[
@@ -70,13 +70,15 @@ def compare(
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="New tokens for the prompts of a file.")
     ] = DEFAULT_NEW_TOKENS,
-    out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("compare"),
+    out: Annotated[Path, typer.Option(help="Folder for results; a killed run continues where it stopped.")] = Path(
+        "compare"
+    ),
     model: Model = DEFAULT_MODEL,
-    seed: Annotated[int, typer.Option(help="Which test prompts, and the seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of test prompts and of random draws.")] = 0,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 16,
     against: Annotated[
         str | None,
-        typer.Option(help="A decoder, as the table names it; every other is tested against it, prompt by prompt."),
+        typer.Option(help="A decoder, named as in the table; every other is tested against it, prompt by prompt."),
     ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw score against forward passes.")] = True,
     save_table: tables.SaveTable = None,
@@ -87,7 +89,7 @@ def compare(
 ) -> None:
     """Compare decoders on tasks whose answers can be checked.
 
-    Several values of a field are a sweep: -s fast-dllm:threshold=0.7/0.9
+    Several values of a field make a sweep: -s fast-dllm:threshold=0.7/0.9
     """
     tables.check_files(save_table)
     n = DEFAULT_PROMPTS if prompts is None else prompts

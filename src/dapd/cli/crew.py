@@ -19,19 +19,19 @@ from dapd.scale.recipe import Recipe
 from dapd.scale.team import Spread, gathered
 
 Workers = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Processes that decode; a GPU each, where there are GPUs.")
+    int, typer.Option(min=1, metavar="N", help="Number of processes that decode; each uses a GPU if there are GPUs.")
 ]
-Address = Annotated[str | None, typer.Option(help="Workers on a running Ray cluster: HOST:PORT, or auto.")]
+Address = Annotated[str | None, typer.Option(help="Run the workers on a running Ray cluster: HOST:PORT, or auto.")]
 
 
 def note(text: str) -> None:
-    """Tell the user something beside the results."""
+    """Tell the user something in addition to the results."""
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def resumable(how: Callable[[], str] = lambda: "the same command goes on from here") -> Iterator[None]:
-    """Inside this context a user who interrupts the work is told how to go on with it."""
+def resumable(how: Callable[[], str] = lambda: "the same command continues from here") -> Iterator[None]:
+    """Inside this context a user who interrupts the work is told how to continue it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -51,7 +51,7 @@ def model(
 ) -> Iterator[DiffusionLM]:
     """The model of an evaluation: here, or spread over workers."""
     if not spread.is_here and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise DapdError("torchrun shares the work out already; leave out --workers and --address")
+        raise DapdError("torchrun divides the work already; leave out --workers and --address")
     where = device or local_device() if spread.is_here else device
     with gathered(Recipe(name, where, pick_dtype(dtype), fp8, batch), spread, note) as team:
         if spread.is_here:

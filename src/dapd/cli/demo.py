@@ -1,4 +1,4 @@
-"""`make demo`: the main job end to end on the model that ships inside."""
+"""`make demo`: five questions, decoded and compared, with the model that ships with the package."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ File = Annotated[Path, typer.Argument(help="A trace file (`dapd generate --trace
 
 
 def diff(first: File, second: File) -> None:
-    """Compare two decodings: the settings that differ, the first pass that decides otherwise, and what each decided.
+    """Compare two decodings: the settings that differ, the first pass that decides differently, and what each decided.
 
     Traces are taken in pairs, in the order of the files. The exit code is 0 if all decide the same in every pass, and 1
     if any do not.
@@ -31,7 +31,9 @@ def diff(first: File, second: File) -> None:
     console = Console(soft_wrap=True)
     ours, theirs = read_traces(first), read_traces(second)
     if len(ours) != len(theirs):
-        raise DapdError(f"{first} holds {plural(len(ours), 'decoding')} and {second} {len(theirs)}")
+        raise DapdError(
+            f"{first} holds {plural(len(ours), 'decoding')} and {second} {len(theirs)}; both must hold as many"
+        )
     pairs = list(zip(ours, theirs, strict=True))
     likenesses = [likeness(*pair) for pair in pairs]
     names = ("in the first", "in the second")
@@ -52,7 +54,7 @@ def diff(first: File, second: File) -> None:
 
 
 def _line(who: str, pair: Sequence[Trace], one: Likeness) -> str:
-    """How far a pair agrees, in a line."""
+    """How far the two traces of a pair agree, in a line."""
     passes = " and ".join(str(trace.nfe) for trace in pair)
     near = f"confidences within {one.drift:.2g}"
     if one.parting is None:

@@ -1,4 +1,4 @@
-"""`dapd eval`: lm-eval's tasks on a model, as a table and a folder that a killed run goes on from."""
+"""`dapd eval`: lm-eval's tasks on a model, as a table and a folder from which a killed run continues."""
 
 from __future__ import annotations
 
@@ -41,17 +41,22 @@ def eval_(
             show_default=False,
         ),
     ] = TASKS,
-    out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("eval"),
+    out: Annotated[Path, typer.Option(help="Folder for results; a killed run continues where it stopped.")] = Path(
+        "eval"
+    ),
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with the data sets; nothing is downloaded then.")
+        Path | None, typer.Option(help="Folder with the data sets; with it nothing is downloaded.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N documents of each task.")] = None,
-    shots: Annotated[int | None, typer.Option(help="Examples in the prompt; default: lm-eval's.")] = None,
-    chat: Annotated[str, typer.Option(help="auto, single_turn, multi_turn or none.")] = "auto",
+    shots: Annotated[int | None, typer.Option(help="Number of examples in the prompt; default: lm-eval's.")] = None,
+    chat: Annotated[
+        str, typer.Option(help="How prompts use the chat template: auto, single_turn, multi_turn or none.")
+    ] = "auto",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="New tokens of each answer.")] = 256,
     batch: Annotated[int, typer.Option(help="Prompts per batch.")] = 1,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of strategy, loop or evaluation; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="A field of strategy, loop or evaluation: field=value; may be repeated."),
     ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
@@ -90,7 +95,7 @@ def eval_(
 
 
 def as_table(summaries: Sequence[TaskSummary]) -> Table:
-    """A row per task; numbers rounded for the eye (`summary.json` has them whole)."""
+    """A row per task, with rounded numbers (`summary.json` has all digits)."""
     head = ("task", "n", "score", "steps", "tok/step", "tok/s", "(as Fast-dLLM)", "seconds")
     rows = []
     for row in summaries:
@@ -101,7 +106,7 @@ def as_table(summaries: Sequence[TaskSummary]) -> Table:
 
 
 def check_gold(names: Sequence[str], options: EvalOptions, files: Sequence[Path] | None = None) -> None:
-    """Score the gold answers; anything less than full marks is a fault of the harness or of the data."""
+    """Score the gold answers; a score below the expected one is a fault of the harness or of the data."""
     if options.data_dir is None:
         raise DapdError("the gold answers are read from files: name their folder with --data-dir")
     with tempfile.TemporaryDirectory() as folder:

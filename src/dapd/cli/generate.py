@@ -1,4 +1,4 @@
-"""`dapd generate`: a completion or a filled template, printed, shown live, or written down."""
+"""`dapd generate`: a completion or a filled template, printed, shown live, or written to a trace."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def generate(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-new-tokens", "-n", help=f"New tokens; default: what a lab task needs, or {DEFAULT_NEW_TOKENS}."
+            "--max-new-tokens", "-n", help=f"New tokens; default: what a lab task needs, else {DEFAULT_NEW_TOKENS}."
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of the strategy or the loop; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="A field of the strategy or the loop: field=value; may be repeated."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Read the prompt from a file; from a .jsonl file, one in each line.")
+        Path | None, typer.Option(help="Read the prompt from a file, or one from each line of a .jsonl file.")
     ] = None,
     messages: Annotated[Path | None, typer.Option(help="A conversation: a file with a JSON list of messages.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
@@ -52,12 +53,14 @@ def generate(
         list[str] | None,
         typer.Option(
             "--template",
-            help="A text with masks to fill: 'It is [MASK*2].'; with a prompt, its answer. May be repeated.",
+            help="A text with masks to fill: 'It is [MASK*2].'; with a prompt, its answer; may be repeated.",
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw/--chat", help="Continue the text itself / answer it as a chat message.")
+    ] = False,
     samples: Annotated[
-        int, typer.Option(min=1, help="Answers to each prompt; more than one needs --set temperature=...")
+        int, typer.Option(min=1, help="Number of answers to each prompt; more than one needs --set temperature=...")
     ] = 1,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
     regex: Annotated[str | None, typer.Option(help="A regular expression that the text is certain to match.")] = None,
@@ -65,7 +68,9 @@ def generate(
         Path | None, typer.Option(help="A file with a JSON Schema that the text is certain to follow.")
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Watch the text being unmasked.")] = False,
-    pace: Annotated[float, typer.Option(min=0, help="With --live: seconds that each pass is shown at least.")] = 0.0,
+    pace: Annotated[
+        float, typer.Option(min=0, help="With --live: show each pass for at least this many seconds.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each result as a line of JSON.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this JSONL file.")] = None,
     edges: Annotated[
@@ -156,7 +161,7 @@ def refuse_without_effect(
 
 
 def refuse_with_templates(max_new_tokens: int | None, regex: str | None, schema: Any, samples: int) -> None:
-    """Refuse options that a template would ignore: it says itself how long it is and what it looks like."""
+    """Refuse options that a template would ignore: it determines its own length and form."""
     if regex is not None or schema is not None:
         raise DapdError("a form (--regex, --json-schema) is for a generated text, not for a template")
     if max_new_tokens is not None:
@@ -196,7 +201,7 @@ def show(done: Completion, chosen: Setting, lm: DiffusionLM, *, as_json: bool, s
 
 
 def why_empty(trace: Trace) -> str | None:
-    """Why a text has nothing in it, and what to try; None if it has, or if it is a template's."""
+    """Why a text is empty, and what to try; None if it is not empty, or if it is a template's."""
     if trace.n_generated or not trace.open_ended or not trace.complete:
         return None
     step = next((one["pass"] for one in trace.commits() if one["position"] == trace.start), trace.nfe)
@@ -208,7 +213,7 @@ def why_empty(trace: Trace) -> str | None:
 
 
 def cost(done: Completion, *, paced: bool = False) -> str:
-    """What a completion took, in a line; the seconds that it was slowed down for the eye do not count."""
+    """What a completion took, in a line. Seconds for which it was slowed down to be watched do not count."""
     seconds = done.compute_seconds if paced else done.seconds
     passes = plural(done.nfe, "forward pass", "es")
     tokens = plural(done.n_generated, "token")

@@ -1,4 +1,4 @@
-"""`dapd models`, `dapd strategies` and `dapd doctor`: what there is, what it means, what is missing."""
+"""`dapd models`, `dapd strategies` and `dapd doctor`: what there is, what it means, and what is missing."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ EXTRAS = {
     "cli": {"typer": "this command line", "rich": "tables and the live view"},
     "plots": {"matplotlib": "figures"},
     "eval": {"lm_eval": "benchmarks", "rouge_score": "ROUGE-L", "sacrebleu": "BLEU", "pyyaml": "ParallelBench's files"},
-    "forms": {"outlines_core": "texts that keep a regular expression or a JSON Schema"},
+    "forms": {"outlines_core": "texts that match a regular expression or a JSON Schema"},
     "parquet": {"pyarrow": "Parquet in dapd batch"},
     "ray": {"ray": "several machines"},
-    "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "its metrics"},
+    "serve": {"fastapi": "dapd serve", "uvicorn": "dapd serve", "prometheus_client": "metrics of dapd serve"},
 }
 """The packages that each extra installs, and what each is for."""
 
 
 def models() -> None:
-    """Checkpoints that can be loaded, and shapes that can be built with random weights."""
+    """List the checkpoints that can be loaded, and the shapes that can be built with random weights."""
     rows = [
         ("LLaDA in miniature, trained on small tasks", "lab (ships inside), lab:any-text"),
         *((f"{name} ({one.name})", "\n".join(one.hub_ids)) for name, one in ARCHITECTURES.items()),
@@ -59,7 +59,7 @@ def strategies(
     name: Annotated[str | None, typer.Argument(help="Show one strategy's fields with their meaning.")] = None,
     paper: Annotated[bool, typer.Option("--paper", help="List the paper's settings per model and task.")] = False,
 ) -> None:
-    """Decoders: names, fields, defaults, and the paper's settings."""
+    """List the decoders: names, fields, defaults, and the paper's settings."""
     if name is not None:
         _one(name)
         return
@@ -94,7 +94,7 @@ def _one(name: str) -> None:
 
 
 def doctor() -> None:
-    """Versions, devices, kernels; what is missing and how to get it."""
+    """Show versions, devices and kernels, what is missing, and how to get it."""
     rows = [("dapd", _version("dapd") or "source tree", f"Python {platform.python_version()}")]
     rows += [(package, _version(package) or "missing", "core") for package in ("torch", "safetensors", "jaxtyping")]
     for extra, packages in EXTRAS.items():
@@ -119,7 +119,7 @@ def doctor() -> None:
 
 
 def _show(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str = "") -> None:
-    """Print a table of words: on a narrow screen they take more lines, and none is cut."""
+    """Print a table of words. On a narrow screen they take more lines, and no word is cut."""
     tables.show(console, Table(head, rows, title, words=len(head)))
 
 

@@ -36,7 +36,7 @@ Names = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
-Folder = Annotated[Path, typer.Argument(help="Checkpoint folder, or lab, the model that ships.")]
+Folder = Annotated[Path, typer.Argument(help="A checkpoint folder, or lab, the model that ships with dapd.")]
 Tf32 = Annotated[bool, typer.Option(help="Matrix products in TF32: faster on a GPU, a little coarser.")]
 
 WAYS = (Way(), Way(block=32), Way(eos="ban"))
@@ -44,7 +44,7 @@ WAYS = (Way(), Way(block=32), Way(eos="ban"))
 
 
 Scores: TypeAlias = dict[str, dict[Way, TaskScore]]
-"""How each task went, in every way that its canvas allows."""
+"""The score of each task in every way that its canvas allows."""
 
 
 def _chosen(names: Sequence[str] | None) -> list[tasks.Task]:
@@ -72,8 +72,8 @@ def prompts(
     examples = [example for chosen in _chosen(task) for example in chosen.examples(n, seed)]
     if bare and len(examples) > 1:
         raise DapdError(
-            f"--bare is for one prompt, and these are {len(examples)}, which `dapd generate` would take for one; "
-            "for several write --json to a .jsonl file, which `dapd batch` reads"
+            f"--bare prints one prompt, and these are {len(examples)}, which `dapd generate` would read as one; "
+            "for several, save the output of --json as a .jsonl file, which `dapd batch` reads"
         )
     for example in examples:
         if bare:
@@ -89,16 +89,18 @@ def prompts(
 @app.command()
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the finished checkpoint.")],
-    run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run goes on.")],
-    minutes: Annotated[float, typer.Option(help="Longest time of the whole command; 0: no limit.")] = 0.0,
+    run: Annotated[Path, typer.Option(help="Folder for the state of the run, from which a killed run continues.")],
+    minutes: Annotated[
+        float, typer.Option(help="The most minutes that the whole command may take; 0: no limit.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the masks.")] = 0,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help=f"NAME=VALUE; names: {', '.join(TrainSettings.__dataclass_fields__)}."),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the state in the run folder.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue from the state in the run folder.")] = False,
     stop: Annotated[
-        float, typer.Option(help="Pause after this many minutes: the state is saved, --resume goes on. 0: never.")
+        float, typer.Option(help="Pause after this many minutes: the state is saved, --resume continues. 0: never.")
     ] = 0.0,
 ) -> None:
     """Train the lab model, export it and evaluate the export step by step."""
@@ -118,7 +120,7 @@ def train(
     _write(out / RECORD, record)
     console.print(f"trained {record['steps']} steps in {record['seconds']} s, weights in {out}")
     if not finished:
-        console.print(f"paused at {trainer.progress:.0%}; the same command with --resume goes on")
+        console.print(f"paused at {trainer.progress:.0%}; the same command with --resume continues")
     elif settings.prompts:
         exam = Exam(settings.prompts, settings.seed)
         scores = _evaluate(out, _chosen(settings.tasks), exam, WAYS, str(trainer.device))
@@ -132,24 +134,24 @@ def _claim(run: Path, settings: TrainSettings, resume: bool, state: str) -> None
     wanted = json.loads(json.dumps({k: v for k, v in vars(settings).items() if k not in ("minutes", "reserve")}))
     if (run / state).is_file():
         if not resume:
-            raise DapdError(f"{run} holds a run already: go on with --resume, or give another folder")
+            raise DapdError(f"{run} holds a run already: continue it with --resume, or give another folder")
         try:
             differ = difference(parse_json(kept.read_bytes()), wanted)
         except (OSError, ValueError, AttributeError):
-            raise DapdError(f"{kept} is missing or damaged, so that {run} cannot be resumed; move the folder") from None
+            raise DapdError(f"{kept} is missing or damaged: {run} cannot be resumed; move that folder away") from None
         if differ:
             said = ", ".join(differ)
-            raise DapdError(f"{run} holds a run with other settings ({said}); --resume takes those of {kept}")
+            raise DapdError(f"{run} holds a run with other settings ({said}); --resume needs those in {kept}")
     elif resume:
-        raise DapdError(f"{run} holds no state to resume from")
+        raise DapdError(f"{run} holds no state to resume from; leave out --resume")
     _write(kept, wanted)
 
 
 def _way_on(state: Path) -> str:
-    """How to go on with a run that was interrupted."""
+    """How to continue a run that was interrupted."""
     if state.is_file():
-        return "the same command with --resume goes on from the last state that was saved"
-    return "no state was saved yet (save_every), so that the same command begins anew"
+        return "the same command with --resume continues from the last state that was saved"
+    return "no state was saved yet (save_every), so the same command begins anew"
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -184,7 +186,7 @@ def _best(rows: dict[Way, TaskScore]) -> Way:
 
 
 def _as_table(scores: Scores, ways: Sequence[Way]) -> Table:
-    """The score in each way, empty where the canvas does not allow it, and what the best way has wholly right."""
+    """The score in each way, empty where the canvas does not allow it, and the share wholly right in the best way."""
     lines = []
     for task, rows in scores.items():
         best = _best(rows)
@@ -195,7 +197,7 @@ def _as_table(scores: Scores, ways: Sequence[Way]) -> Table:
 
 
 def _as_record(scores: Scores) -> dict[str, Any]:
-    """The scores as they are kept beside the weights; the best way of a task gives its score."""
+    """The scores as they are kept with the weights; the best way of a task gives its score."""
     best = {task: _best(rows) for task, rows in scores.items()}
     return {
         task: {
@@ -219,7 +221,7 @@ def score(
         str, typer.Option(help="Block lengths, separated by commas; 0: one block, 1/2: two halves.")
     ] = "0,32",
     eos: Annotated[
-        str, typer.Option(help="What becomes of EOS: none, defer, ban, ban+defer, separated by commas.")
+        str, typer.Option(help="Rules for EOS, separated by commas: none, defer, ban, ban+defer.")
     ] = "none,ban",
     record: Annotated[bool, typer.Option(help="Write the scores into the folder's training.json.")] = False,
     device: Device = "auto",
@@ -232,7 +234,7 @@ def score(
     ways = ways_of(block, eos)
     path = folder / "training.json"
     if record and (folder != model or not path.is_file()):  # the model that ships keeps the scores that it came with
-        raise DapdError(f"--record adds to the training.json of a folder of your own, and {model} is none that has one")
+        raise DapdError(f"--record writes to the training.json of a folder of your own, which {model} does not have")
     scores = _evaluate(folder, _chosen(task), Exam(n, seed), ways, _device(device, tf32))
     tables.save(save_table, _as_table(scores, ways))
     if record:
@@ -278,7 +280,7 @@ def _device(device: str, tf32: bool) -> str:
 def show_gauge(
     model: Folder,
     task: Annotated[str, typer.Option("--task", "-t", help="Name of a task.")] = "quiz-5",
-    n: Annotated[int, typer.Option("--prompts", "-p", "-n", min=1, help="Prompts.")] = 64,
+    n: Annotated[int, typer.Option("--prompts", "-p", "-n", min=1, help="Number of prompts.")] = 64,
     seed: Seed = 0,
     device: Device = "auto",
     tf32: Tf32 = False,

@@ -27,7 +27,7 @@ SHADES = (
     "#000000 on #22a884",
     "#000000 on #7ad151",
 )
-"""Newest first. The viewer's colours with the viewer's meaning: light is early, dark is late, the newest stand out."""
+"""The newest first. Colours mean what they mean in the viewer: light is early, dark is late, the newest stand out."""
 MASK, END, BROKEN = "░", "·", "\ufffd"
 BAR = 24
 BOTTOM = 4
@@ -46,7 +46,7 @@ class LiveView:
         self.live = Live(console=self.console, auto_refresh=False, vertical_overflow="visible")
         self.clock = clock
         self.pace = pace
-        """Seconds that each pass is shown at least, so that a decoding of one second can be watched."""
+        """The least number of seconds for which each pass is shown, so that a short decoding can be watched."""
         self.drawn = float("-inf")
         self.ages: dict[int, int] = {}
         self.passes = 0
@@ -86,9 +86,9 @@ class LiveView:
         time.sleep(self.pace)
 
     def render(self, step: Step, *, done: bool = False) -> Text:
-        """The generation region: decided tokens coloured by age, masks as quiet boxes, and how far it is.
+        """The generation region: decided tokens coloured by age, masks as quiet boxes, and the progress.
 
-        When it is done, the text alone: the caller prints what it took.
+        When it is done, only the text: the caller prints what it took.
         """
         text = Text(overflow="fold")
         for piece, style in self.pieces(step, done):
@@ -117,7 +117,7 @@ class LiveView:
                 continue
             held.append(token)
             said = self.lm.tokenizer.decode(held, skip_special=True)
-            # A character may be spread over several tokens: it is shown once it is whole, never as a broken one.
+            # A character may be spread over several tokens: it is shown only once it is whole.
             if BROKEN not in said or len(held) >= 4:
                 held.clear()
                 yield printable(said), "" if done else self.shade(column)
@@ -183,5 +183,5 @@ def masked_again(step: Step) -> Step:
 
 
 def printable(text: str) -> str:
-    """The text without characters that move the cursor: a token must not wreck the picture."""
+    """The text without characters that move the cursor: a token must not destroy the picture."""
     return "".join(c if c == "\n" or c.isprintable() else " " * (c == "\t") for c in text)

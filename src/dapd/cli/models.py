@@ -20,17 +20,17 @@ from dapd.own_models import load_named
 Model = Annotated[
     str,
     typer.Option(
-        "--model", "-m", help="lab (ships), lab:any-text, a folder, a hub id, random:SHAPE, or my_file.py:make."
+        "--model", "-m", help="lab (ships with dapd), lab:any-text, a folder, a hub id, random:SHAPE, my_file.py:make."
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")]
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
 ]
-Fp8 = Annotated[bool, typer.Option("--fp8", help="Linear layers in fp8, an approximation (L4, H100, ...).")]
+Fp8 = Annotated[bool, typer.Option("--fp8", help="Use fp8 for linear layers, an approximation (L4, H100, ...).")]
 
 SMALL = 50_000_000
-"""Parameters under which a model counts as small."""
+"""A model with fewer parameters counts as small."""
 
 
 def opened(
@@ -59,7 +59,7 @@ def loading(model: str) -> Iterator[None]:
 
 
 def calm_threads(network: MaskedLM | StackedRADD) -> None:
-    """Use one thread for a small model on a CPU: several wait for each other longer than the arithmetic takes."""
+    """Use one thread for a small model on a CPU: several would wait for each other longer than the arithmetic takes."""
     small = sum(p.numel() for p in getattr(network, "parameters", list)()) < SMALL
     if small and network.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)

@@ -33,7 +33,7 @@ Device = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")]
 
 
 def command_line() -> str:
-    """The command as it was given, to stand beside what it wrote."""
+    """The command as it was given, to be named in what it wrote."""
     return shlex.join(["dapd", *sys.argv[1:]])
 
 
@@ -48,15 +48,15 @@ def describe(progress: Progress) -> str:
 
 @app.command("train")
 def train_command(
-    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run in it goes on.")],
-    models: Annotated[int, typer.Option(help="Models, trained side by side.")] = 30,
+    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run in it is continued.")],
+    models: Annotated[int, typer.Option(help="Number of models, trained side by side.")] = 30,
     width: Annotated[int, typer.Option(help="Width of the network.")] = 64,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
     layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 8,
     positions: Annotated[
         Positions, typer.Option(metavar="NAME", help=f"Position encoding: {', '.join(Positions)}.")
     ] = Positions.ROTARY,
-    gated: Annotated[bool, typer.Option(help="Gates from zero on the residual branches, as in DiT.")] = False,
+    gated: Annotated[bool, typer.Option(help="Gates on the residual branches, zero at the start, as in DiT.")] = False,
     batch: Annotated[int, typer.Option(help="Sequences per step and model.")] = 256,
     steps: Annotated[int, typer.Option(help="Gradient steps.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
@@ -71,7 +71,7 @@ def train_command(
     masks: Annotated[
         Masks, typer.Option(metavar="NAME", help=f"How masks are drawn ({', '.join(Masks)}); the loss is the same.")
     ] = Masks.MIDDLE,
-    clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: none.")] = 1.0,
+    clip: Annotated[float, typer.Option(help="Largest gradient norm of one model; 0: no limit.")] = 1.0,
     ema: Annotated[
         float, typer.Option(help="Decay of the running mean of the weights; 0: keep the last weights.")
     ] = 0.999,
@@ -110,7 +110,7 @@ def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
 @app.command("sweep")
 def sweep_command(
     out: Annotated[Path, typer.Option(help="Folder for summary.json and the weights that are kept.")],
-    minutes: Annotated[float, typer.Option(help="Stop cleanly after this time.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Stop cleanly after this many minutes.")] = 9.0,
     steps: Annotated[int, typer.Option(help="Gradient steps of each configuration.")] = 20_000,
     only: Annotated[str, typer.Option(help="Stacks of models to train, separated by commas; default: all.")] = "",
     keep: Annotated[str, typer.Option(help="Stacks whose weights are written, separated by commas.")] = "",
@@ -152,7 +152,7 @@ def report_command(
     ] = False,
     device: Device = "auto",
 ) -> None:
-    """The paper's three tables beside its numbers, and the decoders against the true graph."""
+    """Make the paper's three tables, with its own numbers, and compare the decoders with the true graph."""
     if paths < 2 or samples < 1:
         raise DapdError(f"--paths is {paths} and --samples {samples}; they must be at least 2 and 1")
     options = reports.ReportOptions(Budget(n_paths=paths, seed=seed, exact=exact), samples)

@@ -1,4 +1,4 @@
-"""`dapd paper`: the paper's tables, our numbers beside its own."""
+"""`dapd paper`: the paper's tables, with our numbers and its own."""
 
 from __future__ import annotations
 
@@ -27,18 +27,26 @@ model decodes nothing."""
 def paper(
     table: Annotated[str, typer.Option("--table", "-t", help=f"One of: {', '.join(TABLES)}.")],
     model: Model = DEFAULT_MODEL,
-    out: Annotated[Path, typer.Option(help="Folder for results; a killed run goes on where it was.")] = Path("paper"),
+    out: Annotated[Path, typer.Option(help="Folder for results; a killed run continues where it stopped.")] = Path(
+        "paper"
+    ),
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the data sets; default: the public hubs.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N samples of each task.")] = None,
-    only: Annotated[str, typer.Option(help="Methods and tasks, separated by commas; default: all.")] = "",
+    only: Annotated[str, typer.Option(help="Only these methods and tasks, separated by commas; default: all.")] = "",
     settings: Annotated[
         str, typer.Option(help="The paper's settings for llada or for dream; auto: those for the model.")
     ] = "auto",
-    length: Annotated[int, typer.Option(help="New tokens in place of the paper's 256.")] = 256,
-    shots: Annotated[int | None, typer.Option(help="Examples in lm-eval's prompts; default: as lm-eval.")] = None,
-    chat: Annotated[str, typer.Option(help=f"lm-eval's prompts: {', '.join(get_args(Chat))}.")] = "auto",
-    batch: Annotated[int, typer.Option(help="Prompts per batch; 1 for times that can be compared.")] = 1,
-    sweep: Annotated[bool, typer.Option("--sweep", help="multi: try all settings of the paper's sweeps.")] = False,
+    length: Annotated[int, typer.Option(help="New tokens, in place of the paper's 256.")] = 256,
+    shots: Annotated[
+        int | None, typer.Option(help="Number of examples in lm-eval's prompts; default: lm-eval's.")
+    ] = None,
+    chat: Annotated[
+        str, typer.Option(help=f"How lm-eval's prompts use the chat template: {', '.join(get_args(Chat))}.")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(help="Prompts per batch; with 1 the times are comparable.")] = 1,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="With table multi: try all settings of the paper's sweeps.")
+    ] = False,
     confirm: Annotated[
         bool, typer.Option("--confirm-run-unsafe-code", help="Run the code that the model writes (HumanEval, MBPP).")
     ] = False,
@@ -49,7 +57,7 @@ def paper(
     workers: crew.Workers = 1,
     address: crew.Address = None,
 ) -> None:
-    """Run a table of the paper with its settings and print our numbers beside its own."""
+    """Run a table of the paper with its settings, and print our numbers and its own."""
     if table not in TABLES:
         raise unknown("table", table, TABLES)
     if chat not in get_args(Chat):
@@ -61,7 +69,7 @@ def paper(
         raise DapdError(f"batch is {batch}; it must be at least 1")
     spread = Spread(workers, address=address)
     if table in ALONE and not spread.is_here:
-        raise DapdError(f"{table} is made in one process; leave out --workers and --address")
+        raise DapdError(f"the table {table} is made in one process; leave out --workers and --address")
     console = Console(quiet=World.from_environment().rank > 0)
     with (
         crew.resumable(),

@@ -55,19 +55,19 @@ def plot(
     inputs: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Trace files; for tradeoff a folder or summary.json of `dapd compare`; for toy a results.json."
+            help="Trace files; for tradeoff, a folder or summary.json of `dapd compare`; for toy, a results.json."
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The figure: .png, .svg or .pdf.")] = Path("figure.png"),
     until: Annotated[float, typer.Option(help="trajectory, heatmap: the share of the decoding to draw.")] = 1.0,
     row: Annotated[
-        int | None, typer.Option(min=1, help="With traces: which one of each file, from 1; default: all.")
+        int | None, typer.Option(min=1, help="With traces: which one of each file, counted from 1; default: all.")
     ] = None,
     size: Annotated[str | None, typer.Option(help="Width and height in inches, '7x4'; default: by content.")] = None,
     title: Annotated[str | None, typer.Option(help="A heading over the figure.")] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Other words for a decoder, an axis or a panel: 'klass=KLASS'; may be repeated."),
+        typer.Option(help="Rename a decoder, an axis or a panel: 'klass=KLASS'; may be repeated."),
     ] = None,
     model: Annotated[str, typer.Option("--model", "-m", help="edges: as in `dapd generate`.")] = DEFAULT_MODEL,
     prompt: Annotated[list[str] | None, typer.Option(help="edges: a prompt; may be repeated.")] = None,
@@ -77,7 +77,9 @@ def plot(
         int | None,
         typer.Option("-n", "--max-new-tokens", min=2, help="edges: new tokens; default: as in `dapd generate`."),
     ] = None,
-    tau: Annotated[list[float] | None, typer.Option(help="edges: thresholds to mark; default 0.01.")] = None,
+    tau: Annotated[
+        list[float] | None, typer.Option(help="edges: a threshold to mark; may be repeated; default: 0.01.")
+    ] = None,
 ) -> None:
     """Draw a figure of the paper: trajectory, heatmap, segments, states, tradeoff, edges, toy."""
     if kind not in KINDS:

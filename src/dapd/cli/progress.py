@@ -14,7 +14,7 @@ EVERY_SECONDS = 15.0
 
 
 class Working:
-    """A bar on a terminal; elsewhere, in a log for instance, a line on stderr now and then."""
+    """A bar on a terminal; elsewhere, as in a log, a line on stderr every EVERY_SECONDS."""
 
     def __init__(self, console: Console, what: str, total: int | None = None) -> None:
         self.console = console
@@ -28,8 +28,8 @@ class Working:
         self.job = self.bar.add_task(what, total=total)
         self.started = self.told = time.monotonic()
         self.since: tuple[float, int] | None = None
-        """Time and count from which the pace is taken: those of the last line, at first those when
-        something was first done, so that the start-up does not count."""
+        """Time and count from which the pace is taken: those of the last line, or of the first thing done, so that
+        the start-up does not count."""
 
     def __enter__(self) -> Working:
         self.bar.start()

@@ -31,7 +31,7 @@ class Source:
     def __post_init__(self) -> None:
         given = [name for name in ("prompt", "file", "messages") if getattr(self, name) not in (None, "-")]
         if len(given) > 1:
-            raise DapdError(f"a {given[0]} and a --{given[1]} were given; give one of them")
+            raise DapdError(f"a {given[0]} and --{given[1]} were both given; give one of them")
         if self.raw and (self.system is not None or self.messages is not None):
             raise DapdError("--raw continues a text as it stands; it takes no --system and no --messages")
 

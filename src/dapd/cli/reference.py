@@ -1,6 +1,6 @@
 """The page of all commands and settings, made from the code that defines them: `make reference` writes it.
 
-A page written by hand would be wrong after the next change; a test compares this one with what is made here.
+A page written by hand would be wrong after the next change. A test compares docs/commands.md with this page.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SaveTable = Annotated[
     typer.Option(
         "--save-table",
         metavar="FILE",
-        help="Write the table to a file, too: .csv, .tex (LaTeX) or .md; may be repeated.",
+        help="Also write the table to a file: .csv, .tex (LaTeX) or .md; may be repeated.",
     ),
 ]
 
@@ -62,7 +62,7 @@ def show(console: Console, table: Table) -> None:
 
 
 def parts(table: Table, width: int) -> Iterator[Table]:
-    """The table with as many columns of numbers at a time as fit beside the columns of words."""
+    """The table in parts, each with as many columns of numbers as fit next to the columns of words."""
     names = list(range(table.words))
     room = width - 1 - sum(min(NAME, max(map(len, column(table, place)))) + COLUMN_GAP for place in names)
     shown: list[int] = []

@@ -16,7 +16,9 @@ def view(
     traces: Annotated[list[Path], typer.Argument(help="Trace files (`dapd generate --trace`), shown side by side.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("decoding.html"),
     title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
-    row: Annotated[int | None, typer.Option(min=1, help="Which trace of each file, from 1; default: all.")] = None,
+    row: Annotated[
+        int | None, typer.Option(min=1, help="Which trace of each file, counted from 1; default: all.")
+    ] = None,
 ) -> None:
     """Write traces as one self-contained HTML page that plays them on a common clock of forward passes."""
     shown = picked(traces, row)

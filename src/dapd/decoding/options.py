@@ -74,15 +74,15 @@ class Options:
         if self.refresh is not None and self.reuse is Reuse.NONE:
             raise DapdError("refresh is set but nothing is reused; set reuse to prefix, dual or settled")
         if self.refresh_until is not None and self.refresh is None:
-            raise DapdError("refresh_until is set but refresh is not; say every how many steps")
+            raise DapdError("refresh_until is set but refresh is not; set refresh, the steps between full passes")
         if self.eos_run is not None and not 0 <= self.eos_run <= 1:
             raise DapdError(f"eos_run is {self.eos_run}; it must lie between 0 and 1")
         if self.record_top < 0:
             raise DapdError(f"record_top is {self.record_top}; it must not be negative")
         if self.settle < 1:
-            raise DapdError(f"settle is {self.settle}; it must be at least 1: what was decided must be computed once")
+            raise DapdError(f"settle is {self.settle}; it must be at least 1: a decided token is computed once more")
         if self.settle != 1 and self.reuse is not Reuse.SETTLED:
-            raise DapdError("settle is set but reuse is not settled")
+            raise DapdError("settle is set but reuse is not settled; set reuse to settled")
 
     def is_fresh(self, step: int) -> bool:
         """Whether that step of a block computes everything: the first one does, and then one every `refresh` steps."""

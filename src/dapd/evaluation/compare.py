@@ -34,7 +34,7 @@ class Decoder:
 
     def __post_init__(self) -> None:
         if self.options.seed != 0:
-            raise DapdError(f"{self.label}: every prompt draws with a seed of its own; set the seed of the comparison")
+            raise DapdError(f"{self.label}: every prompt has its own seed; set the seed of the comparison (--seed)")
 
     @property
     def label(self) -> str:

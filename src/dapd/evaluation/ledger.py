@@ -87,8 +87,8 @@ class Ledger:
         record = self.held.get(job.key)
         if record is not None and record["digest"] != job.digest:
             raise DapdError(
-                f"{self._where}: what is kept for {job.key} answers another question: its text or its settings "
-                f"changed since; {self._otherwise}"
+                f"{self._where}: the result kept for {job.key} was made for another text or with other settings; "
+                f"{self._otherwise}"
             )
         return record is not None
 

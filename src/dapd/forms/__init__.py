@@ -1,4 +1,4 @@
-"""Prescribed forms: regular expressions and JSON Schemas that a text is certain to keep, whatever the decoder."""
+"""Prescribed forms: regular expressions and JSON Schemas that a text is certain to match, whatever the decoder."""
 
 from dapd.forms.automaton import Automaton
 from dapd.forms.building import LIMITS, BuildLimits, build

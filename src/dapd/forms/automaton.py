@@ -86,7 +86,7 @@ class Automaton:
 
     @cached_property
     def _bounds(self) -> list[int]:
-        """The first edge into each state, and behind the last state the number of edges."""
+        """The first edge into each state, and after the last state the number of edges."""
         bounds: list[int] = np.searchsorted(self.target, np.arange(self.n_states + 1)).tolist()
         return bounds
 
@@ -102,7 +102,7 @@ class Automaton:
         return out
 
     def edge_into(self, state: int, best: Floats, scores: Floats) -> tuple[int, int]:
-        """The source and the class of the best edge into a state: where `step` got its value from."""
+        """The source and the class of the best edge into a state, from which `advance` took its value."""
         low, high = self._bounds[state], self._bounds[state + 1]
         edge = low + int(np.argmax(best[self.source[low:high]] + scores[self.kind[low:high]]))
         return int(self.source[edge]), int(self.kind[edge])
@@ -111,8 +111,8 @@ class Automaton:
     def shortest(self) -> int | None:
         """Number of tokens of the shortest text; None where there is no text.
 
-        Every edge is looked at once, backwards from the states in which a text may end: forms with a million states
-        exist, such as `a{1000000}`.
+        The search goes backwards from the states in which a text may end and looks at every edge once, because forms
+        may have a million states, such as `a{1000000}`.
         """
         bounds, sources = self._bounds, self.source.tolist()
         reached: set[int] = set(self.accepting.tolist())

@@ -21,7 +21,7 @@ from dapd.models.base import Profile
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """The time and memory that building one automaton may take, and the sizes of pattern and automaton."""
+    """Limits on the time and memory that building one automaton may take, and on the sizes of pattern and automaton."""
 
     chars: int = 20_000
     """Characters of the pattern."""
@@ -57,7 +57,7 @@ def build(
 ) -> Language:
     """The language of a regular expression or a JSON Schema over a model's tokens: id -> the bytes it stands for."""
     if (regex is None) == (json_schema is None):
-        raise DapdError("give a regex or a json_schema, one of them")
+        raise DapdError("give either a regex or a json_schema")
     if find_spec("outlines_core") is None:
         raise missing_extra("outlines-core", "forms", "a prescribed form")
     if json_schema is not None:

@@ -112,7 +112,7 @@ class Language:
         return scores
 
     def _sums(self, canvas: Canvas, scores: Floats) -> Floats:
-        """The best sum of scores that reaches each state, before the first position and behind each."""
+        """The best sum of scores that reaches each state, before the first position and after each one."""
         sums = np.full((len(scores) + 1, self.automaton.n_states), -np.inf)
         sums[0, START] = 0.0
         for place, row in enumerate(scores):

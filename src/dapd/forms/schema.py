@@ -1,6 +1,6 @@
-"""Which JSON Schemas a text can be certain to keep.
+"""The JSON Schemas that a text can be certain to match.
 
-A schema with a keyword that would be ignored is refused: the text might not keep what the schema promises.
+A schema with a keyword that would be ignored is refused: the text might not match the schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST = 10_000
 
 
 def check_schema(schema: object, where: str = "the schema", depth: int = 0) -> None:
-    """Refuse a schema that cannot be kept; the error names the place of the fault (`where`)."""
+    """Refuse a schema that no text can be certain to match; the error names the place of the fault (`where`)."""
     if not isinstance(schema, Mapping):
         raise DapdError(f"{where} is not a JSON object")
     if depth > DEEPEST:
@@ -78,7 +78,7 @@ def _check_type(schema: Mapping[str, Any], keys: set[str], where: str, depth: in
             raise DapdError(f"{where}.{name} is {bound!r}; allowed: 0 to {MOST}")
     for low, high in (("minItems", "maxItems"), ("minLength", "maxLength")):
         if schema.get(low, 0) > schema.get(high, MOST):
-            raise DapdError(f"{where}: {low} is {schema[low]} and {high} {schema[high]}; nothing is as long as that")
+            raise DapdError(f"{where}: {low} is {schema[low]} and {high} {schema[high]}; no value has such a length")
     if kind == "object":
         _check_object(schema, where, depth)
     if kind == "array" and "items" in schema:
@@ -121,7 +121,10 @@ def _check_values(schema: Mapping[str, Any], keys: set[str], where: str) -> None
         if not any(_is_of(value, kind) for kind in kinds):
             raise DapdError(f"{where}: the value {value!r} is not of type {' or '.join(kinds)}")
         if not _is_kept(value):
-            raise DapdError(f"{where}: the number {value!r} cannot be kept as it is; allowed: 64 bits, or 15 digits")
+            raise DapdError(
+                f"{where}: the number {value!r} cannot be written exactly; allowed: whole numbers of at most 64 bits, "
+                "others of at most 15 digits"
+            )
 
 
 def _is_of(value: object, kind: str) -> bool:
@@ -141,10 +144,11 @@ def _allow(keys: set[str], allowed: set[str], where: str) -> None:
 
 
 def spelled(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that passed `check_schema`, as the library that makes a pattern of it has to be given it.
+    """A schema that passed `check_schema`, in the form in which the library that makes a pattern of it needs it.
 
     The library writes the names of properties as they stand, without JSON's escapes, and knows an object that may have
-    no properties by an empty list of them alone. What says nothing about values may be nested deeper than it reads.
+    no properties by an empty list of them alone. Keywords that say nothing about values are left out, because they may
+    be nested deeper than it can read.
     """
     out = {name: part for name, part in schema.items() if name not in NOTES}
     for name in DEFINITIONS & out.keys():
@@ -165,7 +169,7 @@ def _escaped(name: str) -> str:
 
 
 def as_json(schema: object) -> str:
-    """A schema as text. What cannot be written as JSON is a mistake: `pydantic` has classes that stand for schemas."""
+    """A schema as text. A value that cannot be written as JSON, such as a class of `pydantic`, is a mistake."""
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:

@@ -17,12 +17,12 @@ MISTAKE = 3
 """Exit code for a pattern that is wrong; the reason is written to standard error."""
 SHORT = {"d": "[0-9]", "w": "[0-9A-Za-z_]"}
 PLAIN = {
-    "building NFA": "it uses what Rust's regex does not know, such as look-around, back-references or {,3}",
-    "anchored universal start": "it holds ^ or $; leave them out, the whole text matches in any case",
+    "building NFA": "it uses a feature that Rust's regex does not have, such as look-around, back-references or {,3}",
+    "anchored universal start": "it holds ^ or $; leave them out: the whole text is matched in any case",
     "word boundaries": "it holds \\b; leave it out",
     "incompatible with the regex": "a part of it can never match, such as a $ or an empty class of letters",
     "recusion": "a $ref leads to itself, or through too many others",
-    "valid JSON string": "it holds what JSON cannot write, such as half of a character",
+    "valid JSON string": "it holds what JSON cannot express, such as half of a character",
 }
 """Part of an error message of the library -> what it means for the user."""
 
@@ -37,13 +37,13 @@ def limit(seconds: int, memory: int) -> None:
 
 
 def expression(task: dict[str, Any]) -> str:
-    """The regular expression of a task. In that of a schema, digits and word characters mean those of ASCII alone."""
+    """The regular expression of a task. In a schema's, digits and word characters are only those of ASCII."""
     if task["regex"] is not None:
         return str(task["regex"])
     from outlines_core.json_schema import build_regex_from_schema
 
     found = build_regex_from_schema(json.dumps(task["schema"]))
-    # The library's pattern of a time wants a backslash before its fraction, which is no JSON.
+    # The library's pattern for times asks for a backslash before the fraction, which is not valid JSON.
     found = found.replace(r"(\\.[0-9]+)?", r"(\.[0-9]+)?")
     return re.sub(r"\\(.)", lambda mark: SHORT.get(mark[1], mark[0]), found)
 
@@ -51,13 +51,13 @@ def expression(task: dict[str, Any]) -> str:
 def automaton(task: dict[str, Any]) -> bytes:
     """The automaton as integers, which `building.transitions` reads. They are, in this order:
 
-    the numbers of states and of transitions, the state before the marks and the one behind them; the name of each
+    the numbers of states and of transitions, the state before the marks and the one after them; the name of each
     state and how many transitions leave it; the token of each transition, and the next state of each; the final states.
     """
     from outlines_core import Index, Vocabulary
 
-    # Four traits of the library need a way around. A mark is a byte 0; tokens that hold one are left out.
-    # 1. It drops alternatives as soon as an earlier one matches (`a|ab` would never be `ab`): there is a mark behind
+    # Four traits of the library need a workaround. A mark is a byte 0; tokens that hold one are left out.
+    # 1. It drops alternatives as soon as an earlier one matches (`a|ab` would never be `ab`): there is a mark after
     #    the pattern, so that nothing matches before the mark.
     # 2. It works out where a match could begin later in a text, which takes forever for `N.{20}`: there are three
     #    marks before the pattern. The first is a match by itself, and after a match the library drops all later ones.

@@ -1,4 +1,4 @@
-"""The Python interface: a model by its name, prompts in, completions out."""
+"""The Python interface: it loads a model by its name, and turns prompts into completions."""
 
 from dapd.generation.completion import Completion
 from dapd.generation.model import DEFAULT_MODEL, DEFAULT_NEW_TOKENS, AnyStrategy, DiffusionLM, load, random

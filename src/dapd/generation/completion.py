@@ -1,4 +1,4 @@
-"""What comes of a prompt: its text, its tokens, and the trace of its decoding."""
+"""The result for a prompt: its text, its tokens, and the trace of its decoding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Completion:
     text: str
     """The generated text up to the end of the turn; for infilling the whole text."""
     ids: list[int]
-    """All new tokens, with the EOS tail behind the text; for infilling those that were filled in."""
+    """All new tokens, the EOS tokens after the text included; for infilling those that were filled in."""
     prompt_ids: list[int]
     """The tokens of the prompt; for infilling the template, masks included."""
     finish_reason: Literal["stop", "length"]
@@ -56,5 +56,5 @@ class Completion:
 
 
 def _short(text: str, most: int = 60) -> str:
-    """A text that fits into a line."""
+    """The beginning of a text, short enough for one line."""
     return text if len(text) <= most else text[: most - 3] + "..."

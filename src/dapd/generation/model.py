@@ -1,4 +1,4 @@
-"""A model to talk to: prompts in, completions out."""
+"""A model with its tokenizer, as a user calls it: it turns prompts into completions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(
     """A model from a checkpoint folder, a hub id, `lab`, or `random:SHAPE`. Device None: a GPU if there is one.
 
     `mask_id` and `eot_id` give the mask and the end-of-turn token where the checkpoint names none, or the wrong ones.
-    `fp8` quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs and an approximation.
+    `fp8` quantises the linear layers of LLaDA and Dream models, which is faster on large GPUs but approximate.
     `tensor_parallel` divides a model that is too large for one GPU among the processes that `torchrun` started; all of
     them must then make the same calls.
     `lab:any-text` is the lab model with a tokenizer that leaves out the words it does not know: the answers then mean
@@ -256,7 +256,7 @@ class DiffusionLM(TextModel):
         watchers: Sequence[Callable[[Step], None]] = (),
         constraint: Constraint | None = None,
     ) -> Iterator[tuple[int, Completion]]:
-        """Decode canvases of `canvas` or `template`: yields the number of each with its completion once it is done.
+        """Decode canvases made by `canvas` or `template`: yields the number of each with its completion once done.
 
         At most `batch_size` canvases (None: all) share a forward pass. `watchers` are called with every step, one for
         each row of each pass.

@@ -1,4 +1,4 @@
-"""From what a user gives to what is decoded: prompts and templates become canvases, forms constraints."""
+"""Turns what a user gives into what is decoded: prompts and templates become canvases, and forms become constraints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMS = 32
 
 
 class TextModel:
-    """A network with its tokenizer and its name: what is needed to read prompts, templates and forms."""
+    """A network with its tokenizer and its name: all that is needed to read prompts, templates and forms."""
 
     def __init__(
         self, network: MaskedLM, tokenizer: Tokenizer | Callable[[], Tokenizer | None] | None = None, *, name: str = ""
@@ -56,9 +56,10 @@ class TextModel:
         return self._given_tokenizer() if callable(self._given_tokenizer) else self._given_tokenizer
 
     def canvas(self, prompt: Prompt, max_new_tokens: int, fixed: Mapping[int, int] | None = None) -> Canvas:
-        """A prompt and masks behind it; `fixed` pins some of them: {index among the new tokens: token id}.
+        """A prompt and masks after it; `fixed` pins some of them: {index among the new tokens: token id}.
 
-        Where the tokenizer closes every text (BERT and its kin), a plain text is closed behind the masks.
+        Where the tokenizer ends every text with tokens of its own (BERT and its kin), those of a plain text stand after
+        the masks.
         """
         if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool):
             raise DapdError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number")
@@ -78,10 +79,10 @@ class TextModel:
         return canvas.fix({len(ids) + index: token for index, token in fixed.items()})
 
     def template(self, template: str | Ids, prompt: Prompt | None = None) -> Canvas:
-        """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids, behind a prompt if there is one."""
+        """A canvas from a text with [MASK] marks ([MASK*5] is five), or from ids, after a prompt if there is one."""
         if isinstance(template, str):
             check_text(template)
-            # A number of more digits is too large in any case, and Python reads no text of thousands of them.
+            # A number of more digits is too large in any case, and Python refuses to read thousands of digits.
             counts = [int((mark.group(1) or "1")[:19]) for mark in MASK_MARK.finditer(template)]
             if not sum(counts):
                 raise DapdError("the template has no [MASK]: there is nothing to fill; [MASK*5] stands for five masks")
@@ -103,7 +104,9 @@ class TextModel:
             return [*opening, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
         if system is None and isinstance(asked, str):
             return asked
-        raise DapdError(f"the model {self.name} has no chat template: it takes a text, no conversation")
+        raise DapdError(
+            f"the model {self.name} has no chat template: it takes a text, not a conversation or a system message"
+        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt."""
@@ -120,7 +123,7 @@ class TextModel:
     def form(self, regex: str | None = None, json_schema: Mapping[str, Any] | None = None) -> Constraint | None:
         """A regular expression or a JSON Schema as a constraint for decoding; None if neither is given.
 
-        The last ones are kept, because building one takes seconds.
+        The most recent ones are kept, because building one takes seconds.
         """
         if regex is None and json_schema is None:
             return None

@@ -1,4 +1,4 @@
-"""Text that is shown while it is decoded, by the interface that `transformers` has for it."""
+"""Text that is shown while it is decoded, through the interface that `transformers` has for this."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def read_as(name: str, text: str, hint: Any) -> Any:
 
 
 def split_pair(pair: str, what: str) -> tuple[str, str]:
-    """Split `field=value` into its two parts; `what` says in the error message what the pair was given as."""
+    """Split `field=value` into its two parts; `what` names the pair in the error message."""
     name, equals, value = pair.partition("=")
     if not equals or not name.strip():
         raise DapdError(f"{what} {pair!r} is not of the form field=value")

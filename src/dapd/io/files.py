@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, JSON that is read with care, and errors of one line for both."""
+"""Files that are written whole or not at all, JSON that is read with care, and one-line errors for both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dapd.errors import DapdError, first_line
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Inside, a write that the system refuses (a full disk, a read-only folder) raises a `DapdError` of one line.
+    """In this context, a write that the system refuses (a full disk, a read-only folder) raises a one-line `DapdError`.
 
     torch and safetensors, which write weights, raise exceptions of their own for it; those are covered too.
     """
@@ -58,7 +58,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a draft to write to, which replaces `path` at the end; after a failure the draft is removed.
 
-    It may be read by whoever may read other new files: safetensors would leave it to its owner alone.
+    It gets the permissions of any other new file; safetensors would let only its owner read it.
     """
     draft = _draft_of(path)
     with writing(path):
@@ -82,7 +82,7 @@ def write_once(path: Path, text: str) -> None:
                 path.hardlink_to(draft)
             except FileExistsError:
                 pass
-            except OSError:  # there are file systems without links, such as those of memory sticks and cloud drives
+            except OSError:  # some file systems have no links, such as those of memory sticks and cloud drives
                 if not path.exists():
                     draft.replace(path)
         finally:
@@ -145,4 +145,4 @@ def alone_in(folder: Path) -> Iterator[None]:
                 raise DapdError(
                     f"another process is at work in {folder}: wait for its end, or give another folder"
                 ) from None
-        yield  # what fails from here on is not a matter of this file
+        yield  # outside of `writing`: later failures do not concern the lock file

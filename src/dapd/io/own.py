@@ -1,6 +1,6 @@
 """Strategies and models of the user's own, named on the command line as `module:name` or `path/to/file.py:name`.
 
-Only a command that the user types reads such names: they run code. `dapd.setting` and `dapd.load` do not know them.
+Only commands that a user types read such names, because they run code. `dapd.setting` and `dapd.load` do not know them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _sources: set[str] = set()
 
 
 class NoModuleError(DapdError):
-    """There is no module of the name before the colon, or no more than a folder."""
+    """There is no module of the name before the colon, or only a folder of that name."""
 
 
 class CrashError(DapdError):
@@ -61,7 +61,7 @@ def make(name: str, texts: Mapping[str, str] | None = None, offers: Mapping[str,
     thing = find(name)
     if not _is_called(thing):
         if texts:
-            raise DapdError(f"{name} is no function, so that {next(iter(texts))} cannot be set")
+            raise DapdError(f"{name} is not a function, so that {next(iter(texts))} cannot be set")
         return thing
     known = parameters(name)
     arguments = {key: value for key, value in (offers or {}).items() if key in known}

@@ -1,4 +1,4 @@
-"""A table of texts: for the eye as Markdown, for a spreadsheet as CSV, for a paper as LaTeX."""
+"""A table of texts, to be written as Markdown for readers, as CSV for a spreadsheet, or as LaTeX for a paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models: one bidirectional body, two families of checkpoints, strict loading."""
+"""Models: the bidirectional network that two families of checkpoints share, and strict loading."""
 
 from dapd.models.base import Capture, MaskedLM, Prediction, Profile
 from dapd.models.cache import KVCache, KVPool

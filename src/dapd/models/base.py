@@ -38,7 +38,7 @@ class Profile:
     ) -> Profile:
         """The ids that a checkpoint's config gives; `mask_id` and `eot_id` override its own.
 
-        `usual_eot_id` is the end of turn of checkpoints whose config does not say it.
+        `usual_eot_id` is the end-of-turn id of checkpoints whose config does not give it.
         """
         mask = config.get("mask_token_id") if mask_id is None else mask_id
         if mask is None:
@@ -96,7 +96,7 @@ class Prediction:
     logits: Float[Tensor, "batch n vocab"]
     """Entry i predicts column i of the window: a model's own shift is undone."""
     attention: Float[Tensor, "batch n k"] | None = None
-    """Captured attention in fp32; each row is a part of a softmax over all valid keys, not renormalised."""
+    """Captured attention in fp32; each row is a part of a softmax over all valid keys and is not renormalised."""
 
 
 class MaskedLM(Protocol):
@@ -122,7 +122,7 @@ class MaskedLM(Protocol):
 
     @property
     def lookback(self) -> int:
-        """How many columns to its left a column is predicted from: 0 for LLaDA, 1 for Dream.
+        """How far to the left of a column the column lies that predicts it: 0 for LLaDA, 1 for Dream.
 
         The model itself undoes this shift; the loop must know it to plan which columns to compute.
         """
@@ -150,7 +150,7 @@ class MaskedLM(Protocol):
 
         Rows are padded on the left; `valid` is False there, and None where there is no padding. Columns that are
         not in `span` cannot be predicted or captured; for them the answer may be anything finite. The columns of
-        a window stand side by side in every row. A model that keeps nothing is only asked for whole canvases.
+        a window are adjacent in every row. A model that keeps no keys and values is only asked for whole canvases.
         """
         ...
 

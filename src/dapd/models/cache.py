@@ -24,7 +24,7 @@ class KVPool:
 
     def layer(self, index: int, like: Float[Tensor, "b h s d"]) -> Float[Tensor, "rows h length d"]:
         """The memory of a layer, for keys and values of the same dtype and head shape as `like`."""
-        # Under autocast keys have another dtype than the weights, so the dtype is part of the name.
+        # Under autocast the keys have another dtype than the weights, so the dtype is part of the name.
         name = (index, like.dtype)
         if name not in self._layers:
             # Zeros: columns that nobody wrote are hidden by a mask, but 0 times nan would still be nan.
@@ -32,7 +32,7 @@ class KVPool:
         return self._layers[name]
 
     def clear(self, row: int) -> None:
-        """Forget what a row kept, so that the next one in its place finds zeros."""
+        """Set what a row kept to zero, for the next row in its place."""
         for kept in self._layers.values():
             kept[row] = 0
 

@@ -14,7 +14,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_messages(messages: Messages) -> None:
-    """Refuse what is no conversation, before a chat template fails on it."""
+    """Refuse anything that is not a conversation, before a chat template fails on it."""
     if not messages:
         raise DapdError("the conversation is empty; give at least one message")
     for number, message in enumerate(messages):
@@ -26,8 +26,8 @@ def check_messages(messages: Messages) -> None:
 
 
 def check_text(text: str) -> None:
-    """Refuse halves of characters, which no tokenizer takes: bytes that are not UTF-8 arrive as such from a command
-    line or standard input, and JSON can write them."""
+    """Refuse lone surrogates, which no tokenizer takes: bytes that are not UTF-8 become surrogates on a command line or
+    standard input, and JSON can hold them."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -56,7 +56,7 @@ def read_conversation(value: Any, where: str) -> list[Message]:
     )
     if not fine:
         raise DapdError(
-            f'{where} is no prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message is '
-            f'{{"role": text, "content": text}}'
+            f'{where} is not a prompt: give a text, {{"prompt": text}} or {{"messages": [...]}}, where every message '
+            f'is {{"role": text, "content": text}}'
         )
     return [{"role": one["role"], "content": one["content"]} for one in value]

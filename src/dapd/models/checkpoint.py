@@ -1,4 +1,4 @@
-"""Weights from safetensors files, strictly: every tensor there, every tensor known, every shape right."""
+"""Weights from safetensors files, read strictly: no tensor may be missing, unknown or of the wrong shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dapd.io.files import parse_json
 INDEX = "model.safetensors.index.json"
 
 POINTER = b"version https://git-lfs"
-"""How a file begins that was cloned without Git LFS."""
+"""The beginning of a file that was cloned without Git LFS."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def rope_theta(config: Mapping[str, Any]) -> float:
-    """The base of the rotations, which newer versions of `transformers` write among `rope_parameters`. Rotations that
-    are scaled are refused, by whatever name the config says so."""
+    """The base of the rotary embedding, which newer versions of `transformers` write under `rope_parameters`. Scaled
+    rotations are refused, whichever entry of the config asks for them."""
     inner: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
         nested = config.get(key) or {}
@@ -122,7 +122,7 @@ def check_plain(folder: Path, config: Mapping[str, Any]) -> None:
     if (folder / "adapter_config.json").exists():
         raise DapdError(f"{folder} holds an adapter, which is not added to the weights: merge it into its model first")
     if (folder / INDEX).is_file() and (folder / "model.safetensors").is_file():
-        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: take away the one that does not count")
+        raise DapdError(f"{folder} has both model.safetensors and {INDEX}: remove the one that is not in use")
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -151,7 +151,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[str]:
-    """The names of the files that an index lists. They lie beside it: a path to elsewhere is not followed."""
+    """The names of the files that an index lists. They lie in its folder: a path to elsewhere is refused."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise DapdError(f"{index} has no weight_map")
@@ -172,7 +172,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
         with _opened(file, "cpu") as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
                 if name in out:
-                    raise DapdError(f"{folder}: tensor {name} stands in more than one file")
+                    raise DapdError(f"{folder}: tensor {name} is in more than one file")
                 part = content.get_slice(name)
                 out[name] = Stored(file, str(part.get_dtype()), tuple(part.get_shape()))
     return out
@@ -235,14 +235,14 @@ def load_weights(
     for file in weight_files(folder):
         with _opened(file, str(device)) as content:
             for name in content.keys():  # noqa: SIM118 (not a mapping)
-                if name in places:  # one at a time: beside the network no more than one tensor is in memory
+                if name in places:  # one at a time: memory holds the network and one more tensor
                     places[name].copy_(_read(content, name, places[name], part))
                 elif name == head:
                     again = _read(content, name, tensors["embed.weight"], part)
     if again is not None and not torch.equal(again.to(tensors["embed.weight"]), tensors["embed.weight"]):
         raise DapdError(
             f"{folder}: by its config.json the head is the embedding, but {head} holds something else: set "
-            "weight_tying or tie_word_embeddings to false there, or take that tensor away"
+            "weight_tying or tie_word_embeddings to false there, or remove that tensor"
         )
 
 

@@ -1,4 +1,4 @@
-"""Linear layers in fp8: half the bytes and twice the rate of bf16, and an approximation."""
+"""Linear layers in fp8: an approximation with half the bytes and twice the rate of bf16."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def check_fp8(device: torch.device, dtype: torch.dtype | None) -> None:
             f"the device is {device}"
         )
     if dtype not in (None, torch.bfloat16):
-        raise DapdError(f"fp8 layers belong into a bfloat16 network, not one in {dtype}")
+        raise DapdError(f"fp8 layers belong in a bfloat16 network, not one in {dtype}")
 
 
 def to_fp8(network: Transformer) -> Transformer:
     """Quantise the layers of a network, in place; it must be a bf16 one on a GPU that has fp8."""
     check_fp8(network.device, network.dtype)
     if network.config.d_model % 16 or network.config.d_mlp % 16:
-        raise DapdError("fp8 needs widths that are multiples of 16")
+        raise DapdError("fp8 needs a d_model and a d_mlp that are multiples of 16")
     return quantised(network)
 
 

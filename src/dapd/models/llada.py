@@ -41,7 +41,7 @@ REQUIRED = {
     "input_emb_norm": False,
     "block_group_size": 1,
 }
-"""The one arithmetic this body implements; a config that says otherwise is refused rather than run wrongly."""
+"""The only values that the network supports; a config with others is refused rather than run wrongly."""
 
 END_OF_TURN = {126464: 126348}
 """The id of <|eot_id|> by the size of the vocabulary: the configs of the released checkpoints do not give it."""

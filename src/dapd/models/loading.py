@@ -135,7 +135,7 @@ def random(
     generator = torch.Generator(device).manual_seed(seed)
     part = network.part or Part()
     weights = network.held(tied_twice=True)
-    # Part by part, a tied head once more after its embedding: so the numbers do not depend on what is fused or divided.
+    # Part by part, and a tied head again after its embedding: the numbers do not depend on what is fused or divided.
     for name, outline in _outline(shape).held(tied_twice=True).items():
         if "norm" in name:
             nn.init.ones_(weights[name])
@@ -200,7 +200,7 @@ def resolve(source: str | Path, revision: str | None = None) -> Path:
     parts = str(source).split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise DapdError(
-            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab or lab:any-text (they ship), a "
+            f"unknown model {str(source)!r}: no such folder{hint or ';'} give lab or lab:any-text (both ship), a "
             f"checkpoint folder, a hub id such as {known[1]}, or random:SHAPE ({', '.join(SHAPES)})"
         )
     try:
@@ -248,7 +248,7 @@ def load_network(
     if filler is not None:
         shape = replace(shape, profile=replace(shape.profile, eos_id=filler))
     check_plain(folder, config)
-    # A checkpoint that does not fit is refused by the headers of its files, before a network of that size is made.
+    # A checkpoint that does not fit is refused after reading only file headers, before a network of that size is made.
     stored = stored_tensors(folder)
     check_layers(shape.n_layers, stored, folder)
     check_weights(_outline(shape).held(), stored, folder, architecture.names)

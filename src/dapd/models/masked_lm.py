@@ -32,7 +32,7 @@ class HubMaskedLM:
     """A masked language model of `transformers`. Attention is captured from its eager implementation.
 
     Layers with local attention give zero beyond their reach, which says nothing about dependence. They are left out of
-    `n_layers`: layer indices and shares count the layers with full attention alone.
+    `n_layers`: layer indices and shares of layers count only the layers with full attention.
     """
 
     lookback = 0
@@ -56,7 +56,7 @@ class HubMaskedLM:
 
     @property
     def max_length(self) -> int:
-        # Tables of position embeddings that start behind the padding id hold that many fewer positions.
+        # A table of position embeddings that starts after the padding id has room for that many fewer positions.
         shift = 0 if self.padding_id is None else self.padding_id + 1
         return int(getattr(self.inner.config, "max_position_embeddings", 512)) - shift
 
@@ -87,7 +87,7 @@ class HubMaskedLM:
         cache: KVCache | None = None,
         capture: Capture | None = None,
     ) -> Prediction:
-        """A pass over the whole canvas, whatever `span` says; there is no cache to keep the rest in."""
+        """A pass over the whole canvas, whatever `span` says: there is no cache from which the rest could come."""
         if cache is not None:
             raise DapdError("this model keeps no keys and values: reuse must be none")
         here = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
@@ -107,10 +107,10 @@ class HubMaskedLM:
         return Prediction(take(out.logits, window), attention)
 
     def _positions(self, tokens: Int[Tensor, "b l"], here: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:
-        """The position ids that every row has when it is alone, whatever padding stands before it in a batch.
+        """The position ids that each row would have alone, whatever padding stands before it in a batch.
 
-        Some families count from the padding id + 1 and skip padding, which they know by the id of their config. That is
-        done here, because a batch may be padded with another id.
+        Some families count from the padding id + 1 and skip padding, which they recognise by the id in their config.
+        That is done here, because a batch may be padded with another id.
         """
         counted = here if self.padding_id is None else here & (tokens != self.padding_id)
         return (counted.cumsum(-1) * counted + self.first_position - 1).clamp_min(0)
@@ -186,7 +186,7 @@ def _check_files(folder: Path) -> None:
     if not isinstance(layers, int):
         raise DapdError(f"{folder}: num_hidden_layers is {layers!r}; it must be a whole number")
     check_layers(layers, stored, folder)
-    # Buffers of position ids hold whole numbers, and are no weights.
+    # Buffers of position ids hold whole numbers and are not weights.
     check_types({name: one for name, one in stored.items() if not name.endswith("_ids")})
 
 

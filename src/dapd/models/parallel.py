@@ -1,7 +1,7 @@
 """One model in several processes: heads and hidden units of every layer are divided among them (tensor parallelism).
 
 Every process runs the same decoding and sees the same logits and attention, so nothing has to be sent but sums. This is
-for models that one device cannot hold: a model that fits decodes more texts as several whole copies.
+for models that one device cannot hold: of a model that fits, several whole copies decode more texts.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ShardedTransformer(Transformer):
         return unfused(self.config, local)
 
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
-        """The whole network's prediction. Each process captured its own heads, and all have the same number of them: so
-        attention is the mean over the processes."""
+        """The whole network's prediction. Each process captures the attention of its own heads; as all have the same
+        number of heads, the attention is the mean over the processes."""
         prediction = super().forward(*args, **kwargs)
         if prediction.attention is None:
             return prediction

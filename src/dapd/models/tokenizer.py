@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
         ...
 
     def frame(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids before and behind the masks that continue a text; tokens that close a text go behind them.
+        """Ids before and after the masks that continue a text; tokens that close a text stand after them.
 
         If the tokenizer closes no text, all ids stand before the masks.
         """
@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
 
     def token_bytes(self) -> dict[int, bytes]:
-        """The bytes that each token adds to a text, whatever stands beside it; special tokens are left out."""
+        """The bytes that each token adds to a text, whichever tokens surround it; special tokens are left out."""
         ...
 
 
@@ -138,7 +138,7 @@ class HubTokenizer:
         if decoder not in ("ByteLevel", "Fuse"):
             raise DapdError(
                 f"this tokenizer ({decoder}) joins tokens by rules of its own, so that no form can be promised; "
-                "it takes one of bytes or of whole words"
+                "forms need a tokenizer of bytes or of whole words"
             )
         added = {i: token.content for i, token in self.inner.added_tokens_decoder.items()}
         special = {*self.special_ids, self.mask_id, *self._ends, *self.inner.all_special_ids}
@@ -241,7 +241,7 @@ def open_auto_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     if not any(_has(folder, name) for name in (*FILES, "tokenizer.model")):
-        raise DapdError(f"{folder} has no tokenizer: copy its files ({', '.join(FILES[:3])}, ...) beside the weights")
+        raise DapdError(f"{folder} has no tokenizer: copy its files ({', '.join(FILES[:3])}, ...) into this folder")
     inner = _read(AutoTokenizer, folder)
     if set(inner.get_vocab().values()) <= set(inner.all_special_ids):
         raise DapdError(

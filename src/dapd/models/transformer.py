@@ -1,4 +1,4 @@
-"""The bidirectional body that LLaDA and Dream share: RMSNorm, rotary attention without a causal mask, SwiGLU.
+"""The bidirectional network that LLaDA and Dream share: RMSNorm, rotary attention without a causal mask, SwiGLU.
 
 Arithmetically LLaDA is a Llama and Dream a Qwen2 under a full mask; the differences are fields of the configuration.
 """
@@ -316,7 +316,7 @@ class Transformer(nn.Module):
         return shifted if valid is None else shifted.maximum(valid.int().argmax(-1, keepdim=True))
 
     def _needed(self, window: Span, predictors: Span) -> Span:
-        """The columns of the window and those that predict it, side by side."""
+        """The columns of the window and those that predict it, without gaps."""
         if isinstance(predictors, slice):
             assert isinstance(window, slice)
             return slice(predictors.start, window.stop)

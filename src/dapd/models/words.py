@@ -25,11 +25,11 @@ LLADA_CHAT = (
 )
 """LLaDA's chat format as a template. Like LLaDA's, it always ends with the assistant's header."""
 SHOWN = 40
-"""Characters of an unknown word in an error message: a longer word would hide the advice behind it."""
+"""Characters of an unknown word in an error message: a longer word would hide the advice after it."""
 
 
 class WordTokenizer:
-    """Text to ids and back by a list of words: a token carries the space before it, and none stands for unknown words.
+    """Text to ids and back by a list of words: a token carries the space before it, and unknown words have no token.
 
     With `lenient`, words that the vocabulary lacks are left out; otherwise they are an error that names them.
     """
@@ -118,6 +118,6 @@ def _short(piece: str) -> str:
 
 
 def _whole(pieces: Sequence[str]) -> Iterator[str]:
-    """The pieces that are not blank, or all if all are: a user could not find a single blank by its name."""
+    """The pieces that are not blank, or all pieces if all are blank: nobody could find a quoted blank in a text."""
     shown = [piece for piece in pieces if piece.strip()]
     yield from shown or pieces

@@ -98,7 +98,7 @@ class SweepOptions:
     def __post_init__(self) -> None:
         least = RESERVE_SECONDS / 60
         if not self.minutes > least:
-            raise DapdError(f"minutes is {self.minutes:g}; nothing ends within that: it must be above {least:.2g}")
+            raise DapdError(f"minutes is {self.minutes:g}; nothing finishes in that time: it must be above {least:.2g}")
         if self.steps < 1 or self.models < 0:
             raise DapdError(f"steps is {self.steps} and models {self.models}; they must be at least 1 and 0")
         names = {stack.name for stack in STACKS}

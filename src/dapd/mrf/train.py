@@ -308,9 +308,7 @@ def load_checkpoint(path: Path, trainer: Trainer, device: str) -> dict[str, Any]
     if not complete:
         raise DapdError(f"{path} is damaged (parts of it are missing): delete it to train from the start")
     if here != ([tuple(p.shape) for p in trainer.parameters], to_json(trainer.recipe)):
-        raise DapdError(
-            f"{path} is of another shape or configuration than recipe.json beside it: delete one of the two"
-        )
+        raise DapdError(f"{path} does not fit the recipe.json in the same folder: delete one of the two")
     if state["every"] != trainer.execution.checkpoint_every:
         raise DapdError(f"{path} was written every {state['every']} steps: resume with the same --checkpoint-every")
     return state

@@ -170,7 +170,10 @@ def check(traces: Sequence[Trace], path: Path | None, until: float) -> None:
 def _same_length(group: Sequence[Trace]) -> Sequence[Trace]:
     lengths = sorted({len(trace.slots) for trace in group})
     if len(lengths) > 1:
-        raise DapdError(f"samples of {lengths[0]} and {lengths[-1]} new tokens cannot be averaged position by position")
+        raise DapdError(
+            f"samples of {lengths[0]} and {lengths[-1]} new tokens cannot be averaged position by position; give "
+            "traces of equal length"
+        )
     return group
 
 

@@ -146,7 +146,7 @@ class Sheet:
         for old in words:
             if not any(re.search(_whole(old), text) for text in shown):
                 there = ", ".join(repr(text) for text in dict.fromkeys(shown) if text)
-                raise DapdError(f"the figure has no {old!r} to be labelled anew; it shows {there}")
+                raise DapdError(f"the figure has no {old!r} to be renamed; it shows {there}")
         if not words:
             return list(self.entries)
         pattern = "|".join(_whole(old) for old in sorted(words, key=len, reverse=True))
@@ -180,7 +180,7 @@ def sheet(
         if len(axes) != grid.panels:
             raise DapdError(f"{grid.panels} panels are to be drawn, but {len(axes)} axes were given")
         if layout != AS_IT_COMES:
-            raise DapdError("size, title and labels are of figures that go to a file; set them on your own axes")
+            raise DapdError("size, title and labels are for figures that go to a file; set them on your own axes")
         yield Sheet(list(axes), grid, own=False)
         return
     assert path is not None

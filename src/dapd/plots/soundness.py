@@ -69,7 +69,9 @@ def _check_record(record: Record, number: int, where: str) -> None:
 def _demand(where: str, name: str, value: Any, form: Callable[[Any], bool]) -> None:
     if not form(value):
         words = repr(value)
-        raise DapdError(f"{where}: {name} is {words[:60]}{'...' * (len(words) > 60)}, which no decoding writes")
+        raise DapdError(
+            f"{where}: {name} is {words[:60]}{'...' * (len(words) > 60)}, which no decoding can have written"
+        )
 
 
 def _list_of(form: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -51,7 +51,7 @@ def states(
     if len(traces) > MOST_TRACES:
         raise DapdError(f"{len(traces)} texts cannot be read in one figure; give at most {MOST_TRACES} (--row picks)")
     if any(len(trace.slots) > MOST_TOKENS for trace in traces):
-        raise DapdError(f"the states of at most {MOST_TOKENS} new tokens can be read in a figure")
+        raise DapdError(f"a figure of states has room for at most {MOST_TOKENS} new tokens")
     texts = [list(placed(trace)) for trace in traces]
     lines = max(tokens[-1].line for tokens in texts) + 1
     shown = [[max(1, round(point * trace.nfe)) for point in POINTS] for trace in traces]

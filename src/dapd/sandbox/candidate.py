@@ -1,7 +1,7 @@
 """The process of the judged program: it runs the program, then does what the examiner asks of it.
 
-Nothing here is trusted once the program has run: it may change this module, answer in its place or end the process. All
-that it can do with that is to send values, and what they are worth is for the examiner to find out.
+Nothing here is trusted once the program has run: it may change this module, answer in its place, or end the process.
+But all it can do by that is to send values, and the examiner trusts none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_WORDS = 300
 
 
 class Callback:
-    """Stands in the program's process for a function of the check; a call is made in the examiner."""
+    """Represents a function of the check in the program's process; a call of it runs in the examiner."""
 
     def __init__(self, line: Line, number: int) -> None:
         self._line = line
@@ -153,7 +153,7 @@ def _raised(error: BaseException) -> tuple[Any, ...]:
 
 
 def _forget_ourselves() -> None:
-    """Leave the program the modules and arguments of an interpreter that was just started."""
+    """Leave to the program only the modules and arguments of an interpreter that was just started."""
     sys.argv = [""]
     for name in [name for name in sys.modules if name.partition(".")[0] == "dapd"]:
         del sys.modules[name]

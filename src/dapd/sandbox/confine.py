@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dapd.sandbox import system
 
 USERS = range(61184, 65520)
-"""User ids that systemd sets aside for services that need one for a moment."""
+"""User ids that systemd reserves for services that need one for a short time."""
 
 SCRATCH_MB = 64
 """Size of the program's folder, where it can be limited."""
@@ -31,13 +31,14 @@ READABLE = (
 """Files and folders that Python and its packages read apart from their own folders."""
 
 
-# A NamedTuple, here and in the examiner: importing dataclasses would be a third of the time that the keeper starts in.
+# A NamedTuple, here and in the examiner: importing dataclasses would take a third of the time that the keeper needs to
+# start.
 class Allowance(NamedTuple):
     """The resources that the program's process may use, and the protections around it."""
 
     folder: str
     user: int
-    """Id of the user to become where the keeper runs as root."""
+    """Id of the user that the process becomes where the keeper runs as root."""
     seconds: int
     memory_mb: int
     processes: int
@@ -50,7 +51,7 @@ def confine(allowance: Allowance, keep: tuple[int, ...]) -> tuple[str, ...]:
     """Become the program's process: return in a descendant that has nothing but the descriptors `keep`.
 
     The layers that hold are returned by name. A layer that the system does not offer is left out: the verdict does not
-    depend on any of them, only the harm that a program can do and how well its traces are removed.
+    depend on any of them; they limit the harm that a program can do and the traces that it can leave.
     """
     close_all_but(keep)
     os.setsid()
@@ -73,7 +74,7 @@ def confine(allowance: Allowance, keep: tuple[int, ...]) -> tuple[str, ...]:
         _descend_twice()
     if root:
         attempt("user", lambda: _become(allowance.user, allowance.folder))
-    if "user" not in layers:  # root may be the only user that there is, as in some containers
+    if "user" not in layers:  # root may be the only user, as in some containers
         attempt("capabilities", lambda: system.set_capabilities(0))
     if "end" in layers:
         system.die_with_parent()  # the kernel forgets the setting at every fork and when the user changes

@@ -1,7 +1,7 @@
-"""The process that checks a program: it runs the check's code, and has the program's functions run in theirs.
+"""The process that checks a program: it runs the check, and has the program's functions run in the other process.
 
-From the program's process it takes nothing but values. The result of a call is compared here, by Python's own types,
-under a check that the program has never seen. So the verdict "passed" cannot be printed, forged or waited for: only
+From the program's process it takes nothing but values. The result of a call is compared here, with Python's own types,
+by a check that the program has never seen. So the verdict "passed" cannot be printed, forged or waited for: only
 results that the check accepts lead to it.
 """
 
@@ -19,14 +19,14 @@ from dapd.sandbox.wire import ClosedError, End, GarbageError
 
 MOST_WORDS = 300
 SINGLY = 64
-"""The elements of a program's iterator that are asked for one by one at first: one that the check does not want may
-take for ever, or change something."""
+"""The number of elements of a program's iterator that are asked for one by one at first: one that the check does not
+need may take forever, or change something."""
 SIP = 256
-"""The elements that are asked for at once after those."""
+"""The number of elements that are asked for at a time after those."""
 
 
 class Remote:
-    """Stands in the examiner for an object of the program that is no plain value, such as a function or an iterator.
+    """Represents in the examiner an object of the program that is no plain value, such as a function or an iterator.
 
     It can be called, read, iterated and turned into text or a number, and all of that gives values. It takes no part in
     arithmetic or comparisons with the check's values: an object that calls itself equal to everything must not pass.
@@ -122,8 +122,8 @@ class Line(End):
         return callable(value)
 
     def check(self, payload: bytes) -> None:
-        """Refuse the one instruction of a pickle that changes an object which is there already: where functions of the
-        check are lent, it could give them other defaults. No honest message holds it."""
+        """Refuse the one instruction of a pickle that changes an existing object: where functions of the check are
+        lent, it could give them other defaults. No honest message holds it."""
         if self._lent:
             import pickletools
 
@@ -149,7 +149,7 @@ class Line(End):
                 case ("call back", int(number), tuple(arguments), dict(named)):
                     self._call_back(number, arguments, named)
                 case _:
-                    raise GarbageError("an answer that is none")
+                    raise GarbageError("an invalid answer")
 
     def _call_back(self, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         try:
@@ -193,8 +193,8 @@ def _containers(values: list[Any]) -> list[Any]:
 def _carry_over(originals: list[Any], copies: Any, result: Any) -> Any:
     """Bring the check's own containers into the state in which the program left its copies of them.
 
-    Where the result or a container holds such a copy, it holds the check's own one afterwards, as it would had the
-    program run here.
+    Where the result or a container holds such a copy, it holds the check's own container afterwards, as it would if the
+    program ran here.
     """
     same = type(copies) is list and [type(one) for one in copies] == [type(one) for one in originals]
     if not same:
@@ -241,7 +241,7 @@ class Names(NamedTuple):
     modules: frozenset[str]
     """Modules of the standard library that it uses (`math.isclose`): imported here, never taken from the program."""
     imports: tuple[str, ...]
-    """Its own import statements, on which a program that is meant to stand in one file with it may rely."""
+    """Its own import statements. A program may rely on them: some are written to share a file with their check."""
 
 
 def names_of(check: str) -> Names:
@@ -283,7 +283,7 @@ def examine(line: Line, program: str, check: str) -> str:
         line.put(("run", program, names.imports, sorted(names.wanted)))
         defined, _ = line.answer()
         if type(defined) is not dict:
-            raise GarbageError("names that are none")
+            raise GarbageError("an invalid table of names")
         space: dict[str, Any] = {name: value for name, value in defined.items() if name in names.wanted}
         space |= {name: importlib.import_module(name) for name in names.modules & set(space)}
         exec(compile(check, "<check>", "exec", dont_inherit=True), space)

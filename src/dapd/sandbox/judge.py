@@ -27,7 +27,7 @@ for name, folder in (("dapd", sys.argv[1]), ("dapd.sandbox", sys.argv[1] + "/san
 from dapd.sandbox.keeper import main
 main()
 """
-"""Starts the keeper without the package around it: importing that would bring torch, and seconds."""
+"""Starts the keeper without the package around it, whose import would load torch and take seconds."""
 
 LAYERS = ("namespaces", "scratch", "user", "capabilities", "end", "keys", "privileges", "landlock")
 """All protections, in this order: process ids, network, mounts and shared memory of the program's own; a folder of
@@ -42,7 +42,7 @@ START = 60.0
 """Seconds that the keeper gets to start, enough for a busy machine."""
 
 GRACE = 12.0
-"""Seconds beyond the time limit after which the keeper itself is given up: more than it needs to end everything."""
+"""Seconds after the time limit at which the keeper itself is given up: more than it needs to end everything."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Verdict:
 
     passed: bool
     reason: str
-    """Either "passed", or "timed out", or "failed: " and the error. Text from the program may stand in here, but it
-    never decides the verdict."""
+    """Either "passed", or "timed out", or "failed: " and the error. The program may have written some of this text, but
+    the text never decides the verdict."""
     seconds: float = 0.0
     """Wall time of program and check."""
     layers: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def judge(program: str, check: str, *, seconds: float = 3.0, limits: Limits | No
     if answer is None:
         return Verdict(False, "timed out", seconds)
     if not answer:
-        return Verdict(False, "failed: the process that judges was ended", seconds)
+        return Verdict(False, "failed: the judging process was ended", seconds)
     verdict = ast.literal_eval(answer.decode())
     return Verdict(verdict["reason"] == "passed", **verdict)
 
@@ -133,7 +133,7 @@ def _converse(keeper: subprocess.Popen[bytes], sources: bytes, seconds: float) -
 
 
 def _line(keeper: subprocess.Popen[bytes], seconds: float) -> bytes | None:
-    """A line from the keeper; empty: it ended without one; None: there was none in time."""
+    """A line from the keeper; empty: the keeper ended without one; None: none came in time."""
     assert keeper.stdout is not None
     deadline = time.monotonic() + seconds
     poll = select.poll()  # select() takes no descriptor above 1023

@@ -25,10 +25,10 @@ from dapd.sandbox.examiner import Line, examine
 from dapd.sandbox.wire import ClosedError, GarbageError, receive, send
 
 READY = b"ready\n"
-"""Written when the program's time begins: the caller counts from here, however long the interpreter took to start."""
+"""Written when the program's time begins: the caller counts from here, so that the start of Python does not count."""
 
 PATIENCE = 10.0
-"""Seconds to wait until all processes have ended. A few thousandths are usual; on a busy machine a process that was
+"""Seconds to wait until all processes have ended. A few milliseconds are usual; on a busy machine a process that was
 killed may have to wait for its turn to end."""
 
 PROCESSES = os.path.isdir("/proc/self")
@@ -128,8 +128,8 @@ def _end_all(started: list[int]) -> None:
     """End every descendant. A process whose parent has ended becomes a child of this one, so that none is missed; where
     the system does not list processes, at least the two that were started are ended, with their groups.
 
-    They are all stopped before the first is killed: a program that forks without end would fill every place that is
-    freed, but a stopped process keeps its place among the processes that are allowed, and does not fork.
+    They are all stopped before the first is killed: a program that forks without end would use every process that
+    becomes free under its limit, but a stopped process still counts towards the limit, and does not fork.
     """
     deadline = time.monotonic() + PATIENCE
     family: dict[int, str] = {}

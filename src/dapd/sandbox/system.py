@@ -94,8 +94,8 @@ _JOIN_SESSION_KEYRING = 1
 
 
 def forget_keys() -> None:
-    """Leave the session's keyring, in which the kernel keeps keys of the user (such as Kerberos tickets), for an empty
-    one: it would survive even a change of the user."""
+    """Exchange the session's keyring, in which the kernel keeps the user's keys (such as Kerberos tickets), for an
+    empty one: the old one would survive even a change of the user."""
     machine = os.uname().machine
     if machine not in KEYS:
         raise OSError(f"keyctl: not known on {machine}")

@@ -42,7 +42,7 @@ TYPES: dict[str, type] = {
         type(None),
     )
 }
-"""Classes that both sides have anyway, and that checks hand over ("all elements of type int")."""
+"""Classes that both sides have in any case, and that checks hand over ("all elements of type int")."""
 
 
 class ClosedError(Exception):
@@ -50,7 +50,7 @@ class ClosedError(Exception):
 
 
 class GarbageError(Exception):
-    """The other side sent something that is no message."""
+    """The other side sent something that is not a valid message."""
 
 
 def send(descriptor: int, payload: bytes) -> None:
@@ -108,7 +108,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, tag: Any) -> Any:
         if type(tag) is not tuple or not tag or type(tag[0]) is not str:
-            raise GarbageError("a message with a tag that is none")
+            raise GarbageError("a message with an invalid tag")
         return self._untag(tag)
 
 
@@ -181,7 +181,7 @@ class End:
 
 def _library(module: str, name: str) -> Callable[..., Any]:
     def build(*arguments: Any) -> Any:
-        # Some of these classes take any object that behaves like a number, and believe what it says of itself.
+        # Some of these classes accept any object that behaves like a number, and trust what it says about itself.
         if not all(type(argument) in PLAIN for argument in arguments):
             raise GarbageError(f"a {name} of parts that are not plain")
         return getattr(importlib.import_module(module), name)(*arguments)

@@ -32,7 +32,7 @@ COLUMNS = {
     "seconds": float,
     "error": str,
 }
-"""What a result says: its text and what it took, or why there is none. An id may be a text, too."""
+"""The columns of a result: its text and what it cost, or why there is none. An id may also be a text."""
 
 MEANT = frozenset({"id", "prompt", "messages", "template", "max_new_tokens", *LOOP_FIELDS})
 """Columns of a row that are read; any other is ignored."""
@@ -54,7 +54,7 @@ class Plan:
     """Whether a text is continued as it stands instead of being answered."""
 
     def setup(self, lm: DiffusionLM) -> dict[str, Any]:
-        """The settings that must agree for two results to belong into one file."""
+        """The settings that must agree for two results to belong in one file."""
         return {
             "model": lm.name,
             "weights": fingerprint(lm),
@@ -129,7 +129,7 @@ class Row:
         return n_new
 
     def _options(self) -> Options:
-        """The options with those of the row. Its seed comes from its id, not from its place in a file or a batch."""
+        """The common options with the row's own. Its seed comes from its id, not from its place in a file or batch."""
         own = {name: value for name, value in self._said.items() if name in LOOP_FIELDS}
         seed = own.get("seed", zlib.crc32(repr((self.plan.options.seed, self.id)).encode()))
         if not isinstance(seed, int) or isinstance(seed, bool):
@@ -138,8 +138,8 @@ class Row:
 
 
 def read_rows(path: Path, plan: Plan) -> list[Row]:
-    """The rows of a file. One that is wrong in itself will have an error as its result; an id that occurs twice is
-    refused, because nobody could tell which of the results belongs to which row."""
+    """The rows of a file. A row that cannot be decoded gets an error as its result; an id that occurs twice is refused,
+    because nobody could tell which of the results belongs to which row."""
     rows = [_row(number, content, plan) for number, content in enumerate(files.read(path))]
     for one, times in Counter(row.id for row in rows).items():
         if times > 1:
@@ -160,8 +160,8 @@ def _row(number: int, content: Any, plan: Plan) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a file as settings take it. A list is a tuple, and 4.0 is 4: as such a whole number is written by
-    programs that know no other place for it beside a missing value."""
+    """A value of a file as settings take it. A list becomes a tuple, and 4.0 becomes 4: programs that have no whole
+    numbers in columns with missing values write 4 as 4.0."""
     if isinstance(value, list):
         return tuple(_plain(one) for one in value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -182,7 +182,7 @@ def check_own(output: Path) -> None:
     parts = parts_of(output)
     if output.is_file() and output.stat().st_size and not (parts / SETUP).is_file():
         raise DapdError(
-            f"{output} is there, and there is no {parts.name} of a job that wrote it: move it or choose another name"
+            f"{output} exists and is not of this job (there is no {parts.name}): move it or choose another name"
         )
 
 

@@ -1,5 +1,5 @@
 """Workers on a Ray cluster. Ray places them, moves data, and repeats work that was lost with a node; one process inside
-each worker decodes, as on one machine, so that a text that kills it is known and given up."""
+each worker decodes, as on one machine, so that a text that kills it can be identified and given up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from dapd.scale.team import Spread
 
 CPUS = 0.5
-"""CPUs that a worker reserves, beside its GPU or without one. Less than a whole one: workers that hold every CPU would
+"""CPUs that a worker reserves, whether it has a GPU or not. Less than a whole one: workers that hold every CPU would
 leave none for Ray's own tasks, and for a worker that has to move."""
 ROUNDS = 4
-"""Most asks in a piece of work, for each place of a worker: within a piece, freed places are filled at once. It is also
-about the least number of pieces for each worker."""
+"""The most asks in a piece of work, for each place of a worker: within a piece, freed places are filled at once. It is
+also roughly the least number of pieces for each worker."""
 LOST = {"max_restarts": -1, "max_task_retries": -1}
-"""Options with which a worker that is lost with its node starts again elsewhere, and its piece of work with it, however
-often: while it moves, every call that cannot reach it counts as a try."""
+"""Options with which a worker that is lost with its node, and its piece of work, start again elsewhere. The number of
+tries is not limited, because while a worker moves, every call that cannot reach it counts as one."""
 
 KNOCK_SECONDS = 10.0
 """Seconds within which a cluster's address must take a connection."""
@@ -39,7 +39,7 @@ QUIET = {"RAY_DATA_LOG_LEVEL": "ERROR", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that this process leads work on."""
+    """A cluster to which this process gives work."""
 
     spread: Spread
     totals: dict[str, float]
@@ -66,8 +66,8 @@ class Cluster:
     def late(self) -> DapdError:
         """The error for a cluster from which no result comes any more."""
         return DapdError(
-            f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait "
-            "for what holds it, ask for fewer workers, or give a longer --patience; what was done is kept"
+            f"no result came from the cluster for {self.spread.patience:g} s (free there: {self.free()}); wait until "
+            "other work there ends, ask for fewer workers, or give a longer --patience; finished results are kept"
         )
 
 
@@ -125,7 +125,7 @@ class Seat:
         """The outcomes of a piece of work, with the asks' numbers in the whole work."""
         try:
             found = list(self.processes.outcomes([ask for _, ask in asks]))
-        except DapdError as error:  # as a value it arrives as it is; Ray would wrap an exception in its own words
+        except DapdError as error:  # as a value it arrives unchanged; Ray would wrap an exception in words of its own
             return [(number, error) for number, _ in asks]
         return [(asks[place][0], value) for place, value in found]
 
@@ -138,7 +138,7 @@ class Stream:
     recipe: Recipe
 
     def outcomes(self, asks: Sequence[Ask | Call]) -> Iterator[Outcome]:
-        """One outcome for every ask; where nothing comes for too long, an error instead of a wait without end."""
+        """One outcome for every ask; an error is raised if none comes for too long."""
         from ray.data.exceptions import ExecutionTimeoutError
         from ray.exceptions import RayError
 
@@ -216,9 +216,9 @@ def _checked(outcome: Outcome) -> Outcome:
 
 def _given_up(error: Exception) -> DapdError:
     cause = getattr(error, "cause", None)
-    return DapdError(f"the cluster gave the work up: {first_line(cause or error)}")
+    return DapdError(f"the cluster gave up the work: {first_line(cause or error)}")
 
 
 def _piece(recipe: Recipe, workers: int, n_asks: int) -> int:
-    """Asks in a piece of work: enough to keep the places filled, few enough for every worker to have some."""
+    """The asks in a piece of work: enough to keep the places filled, few enough for every worker to have some."""
     return max(1, min(ROUNDS * recipe.places, -(-n_asks // (ROUNDS * workers))))

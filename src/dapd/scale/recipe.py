@@ -42,19 +42,19 @@ class Recipe:
         return load_named(self.model, device=self.device, dtype=self.dtype, fp8=self.fp8)
 
     def here(self, device: str) -> DiffusionLM:
-        """The model for the process that leads workers on that kind of device: the same weights in main memory.
+        """The model for the process that leads workers on that kind of device: it has the same weights, in main memory.
 
         It encodes prompts and identifies the weights; it decodes nothing.
         """
         dtype = torch.bfloat16 if self.fp8 else self.dtype
-        if dtype is None and not is_own_model(self.model):  # which need not let anybody choose
+        if dtype is None and not is_own_model(self.model):  # a function of the user's own may take no dtype
             dtype = default_dtype(device)
         lm = load_named(self.model, device="cpu", dtype=dtype)
         return DiffusionLM(lm.network, lambda: lm.tokenizer, name=f"{lm.name} (fp8)") if self.fp8 else lm
 
     def for_workers_of(self, here: DiffusionLM) -> Recipe:
         """The recipe to send to workers, with what only this process knows: the digest, own files, module paths."""
-        # Quantised weights have another digest, and random ones other numbers on every kind of device.
+        # Quantised weights have another digest, and random weights differ between kinds of device.
         certain = not self.fp8 and not self.model.startswith("random:")
         return replace(
             self,
@@ -70,5 +70,5 @@ class Recipe:
         """A worker with this model, in this process."""
         lm = self.load()
         if self.weights is not None and fingerprint(lm) != self.weights:
-            raise DapdError(f"the weights of {self.model} are others at this worker than where the job was started")
+            raise DapdError(f"this worker has other weights of {self.model} than the process that started the job")
         return Worker(lm, self.places)

@@ -1,7 +1,7 @@
 """The server on Ray Serve: several replicas behind one address, each with an engine and a model of its own.
 
 Ray places the replicas, spreads requests over them, starts another where one has died, and lets them finish what they
-have begun before they end. What a request means is decided by the same app as in one process.
+have begun before they end. Requests are read by the same app as in one process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Fleet:
             raise DapdError(f"replicas is {self.replicas}; it must be at least 1")
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise DapdError(
-                f"max-replicas is {self.max_replicas}, fewer than the {self.replicas} replicas to begin with"
+                f"max-replicas is {self.max_replicas}; it must be at least the number of replicas, {self.replicas}"
             )
 
     @property
@@ -70,7 +70,7 @@ class Fleet:
 
 
 class Replica:
-    """One server among several: Ray Serve makes it, asks for its app, and looks after its health."""
+    """One server among several: Ray Serve makes it, asks for its app, and checks its health."""
 
     def __init__(self, recipe: Recipe, config: Config) -> None:
         if recipe.device == "cpu":
@@ -91,7 +91,7 @@ class Replica:
 def serve_replicas(
     recipe: Recipe, config: Config, fleet: Fleet, tell: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Serve a model with several replicas until a signal ends it; `tell` hears when they are ready."""
+    """Serve a model with several replicas until a signal ends it; `tell` is called when they are ready."""
     with connected(Spread(ray=True, address=fleet.address)) as cluster, running(recipe, config, fleet, cluster):
         ended = threading.Event()
         for one in (signal.SIGTERM, signal.SIGINT):
@@ -142,8 +142,8 @@ def deployment(recipe: Recipe, config: Config, fleet: Fleet, cluster: Cluster) -
 
 
 def _start(config: Config) -> None:
-    """Start Ray Serve's own processes, trying again until PATIENCE is over. On a busy machine they take longer than the
-    minute that it waits, or than the time that it gives its proxy, which it then replaces."""
+    """Start Ray Serve's own processes, trying again until PATIENCE is over. On a busy machine they may take longer than
+    the minute that it waits, or its proxy may take so long that it replaces it."""
     from ray import serve
     from ray.exceptions import RayActorError
 
@@ -168,12 +168,12 @@ def _wait_until_ready(fleet: Fleet, cluster: Cluster) -> None:
             return
         *_, reason = " ".join(one.message for one in application.deployments.values()).splitlines() or [""]
         _, ours, mistake = reason.partition("DapdError: ")
-        if ours or application.status == "DEPLOY_FAILED":  # Ray tries again, which mends no mistake
+        if ours or application.status == "DEPLOY_FAILED":  # Ray tries again, which does not help here
             raise DapdError(mistake or f"the replicas cannot start: {reason or application.message}")
         if time.monotonic() > end:
             raise DapdError(
-                f"of {plural(fleet.replicas, 'replica')} not all are ready after {fleet.patience:g} s (free in the "
-                f"cluster: {cluster.free()}); wait for what holds it, ask for fewer, or give a longer --patience"
+                f"the replicas ({fleet.replicas} in all) are not all ready after {fleet.patience:g} s (free in the "
+                f"cluster: {cluster.free()}); wait until other work ends, ask for fewer, or give a longer --patience"
             )
         time.sleep(GLANCE)
 

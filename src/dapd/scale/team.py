@@ -102,7 +102,7 @@ class SpreadLM(DiffusionLM):
     ) -> Iterator[tuple[int, Completion]]:
         """As without workers, but `batch_size` is ignored: a worker has its own number of places."""
         if watchers or constraint is not None:
-            raise DapdError("workers show no single passes and keep no forms; use one process")
+            raise DapdError("workers cannot report single passes or keep to a form; use one process")
         chosen = as_setting(strategy)
         options = chosen.with_blocks(options or Options())
         seeds = options.seeds(len(canvases))

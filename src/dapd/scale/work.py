@@ -57,7 +57,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Call:
-    """Any other use of the model: a function that can be imported, and its argument beside the model."""
+    """Any other use of the model: a function that can be imported, and the argument that it gets after the model."""
 
     function: Callable[[DiffusionLM, Any], Any]
     item: Any
@@ -168,8 +168,8 @@ class Worker:
 
 
 def _failure(error: Exception) -> Failure:
-    """The failure of one text. A device that is broken is not one text's fault: every further text would fail, so
-    it ends the worker instead."""
+    """The failure of one text. A broken device is not the fault of one text, and every later one would fail on it: it
+    ends the worker instead."""
     if isinstance(error, torch.AcceleratorError):
         raise error
     return Failure.of(error)

@@ -56,8 +56,8 @@ class Processes:
             member.end()
 
     def outcomes(self, asks: Sequence[Sent]) -> Iterator[Outcome]:
-        """One outcome for every ask. Those that a dead worker had at hand are done again, each alone in a worker: so
-        the one that killed it does no more harm to others, and is given up when it has killed STRIKES workers."""
+        """One outcome for every ask. Those that a dead worker had at hand are done again, each alone in a worker, so
+        that the one that killed it harms no others; it is given up when it has killed STRIKES workers."""
         fresh = deque(range(len(asks)))
         suspects = deque[int]()
         strikes: Counter[int] = Counter()
@@ -114,7 +114,7 @@ class Processes:
 
 
 def devices(asked: str | None, n: int) -> list[str]:
-    """The device of each of `n` workers: a GPU each, where there are GPUs and no other device was named."""
+    """The device of each of `n` workers: GPUs in turn, where there are any and no other device was named."""
     count = torch.cuda.device_count()
     if asked in (None, "auto", "cuda") and count:
         return [f"cuda:{number % count}" for number in range(n)]
@@ -146,7 +146,7 @@ class _Member:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             if recipe.device == "cpu":
                 environment["OMP_NUM_THREADS"] = "1"
-            # Without -P it would import a random.py of the folder that it starts in, where the leader looks for none.
+            # Without -P it would import modules from the folder that it starts in (a random.py); the leader does not.
             command = [sys.executable, "-P", "-c", code]
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         member = cls(recipe, process, Connection(mine.detach()))
@@ -199,7 +199,7 @@ class _Refusal:
 
 def main(descriptor: int) -> None:
     """The worker's process: a recipe comes first, then asks, for as long as the leader lives."""
-    # It was disabled while modules were imported: they stay, and there is no garbage in them.
+    # Garbage collection was off while modules were imported: they stay, and there is no garbage in them.
     gc.freeze()
     gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader ends its workers
@@ -214,7 +214,7 @@ def main(descriptor: int) -> None:
         worker = recipe.worker()
     except Exception as error:
         said = first_line(error)
-        line.send_bytes(pickle.dumps(_Refusal(said if isinstance(error, DapdError) else f"a worker: {said}")))
+        line.send_bytes(pickle.dumps(_Refusal(said if isinstance(error, DapdError) else f"a worker failed: {said}")))
         return
     line.send_bytes(pickle.dumps(READY))
     while True:
@@ -239,7 +239,7 @@ def _unpacked(message: bytes) -> tuple[int, Ask | Call]:
     try:
         return number, pickle.loads(ask)
     except Exception as error:
-        return number, Call(_raise, f"a worker cannot read it: {first_line(error)}")
+        return number, Call(_raise, f"a worker cannot read what was sent: {first_line(error)}")
 
 
 def _raise(lm: DiffusionLM, reason: str) -> None:
@@ -247,8 +247,8 @@ def _raise(lm: DiffusionLM, reason: str) -> None:
 
 
 def _receive(line: Connection, inbox: SimpleQueue[bytes]) -> None:
-    """Read the line all the time: two processes that write to each other and do not read would wait for ever. When the
-    leader is gone, so is the work, and the process ends."""
+    """Read the line all the time: two processes that write to each other and do not read would wait forever. When the
+    leader is gone, there is no more work, and the process ends."""
     try:
         while True:
             inbox.put(line.recv_bytes())

@@ -1,6 +1,6 @@
 """The server: an OpenAI-compatible front, and one engine thread that owns the device.
 
-The names are imported when they are asked for: the engine alone does without a web framework.
+The names are imported when they are first used, because the engine alone needs no web framework.
 """
 
 from importlib import import_module

@@ -26,7 +26,7 @@ NAMES: dict[Kind, tuple[str, str, str]] = {
 
 @lru_cache(1)
 def _bytes_of(lm: DiffusionLM) -> dict[int, bytes]:
-    """The bytes of each token, as far as they are known. A token may be a part of a character, which is no text: from
+    """The bytes of each token, where they are known. A token may be only a part of a character, which has no text: from
     the bytes of several tokens, clients put such characters together."""
     try:
         return lm.tokenizer.token_bytes()
@@ -42,7 +42,7 @@ class Answers:
         self.lm = lm
         self.plan = plan
         self.n_top = n_top
-        """How many alternatives a client asked for beside each token's own log-probability; -1: no logprobs."""
+        """How many alternatives a client asked for in addition to each token's own log-probability; -1: no logprobs."""
         prefix, self.object, self.chunk_object = NAMES[kind]
         self.id = f"{prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
@@ -58,7 +58,7 @@ class Answers:
         return self._chunk(index, self.plan.echoes[index])
 
     def passed(self, event: Passed) -> dict[str, Any]:
-        """The chunk of a pass: what was added to the finished beginning, and in denoise mode what was committed."""
+        """The chunk of a pass: the text added to the finished beginning, and in denoise mode the committed tokens."""
         content: Any = event.text if self.kind != "chat" else {"content": event.text} if event.text else {}
         chunk = self._chunk(event.index, content)
         if event.record is not None:

@@ -39,14 +39,14 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status, words in {
         400: "A mistake in the request; `param` names the field",
         401: "No API key, or a wrong one",
-        403: "The wrong host or origin",
+        403: "The Host or the Origin header is not allowed",
         404: "No such model",
         408: "The body did not arrive in time",
         413: "The body is too large",
         429: "The queue is full; Retry-After says when to come back",
-        500: "A fault of the server's",
+        500: "An internal error",
         503: "The server is shutting down",
-        504: "The request's time was up",
+        504: "The request took longer than its time limit",
     }.items()
 }
 
@@ -62,11 +62,11 @@ class Front:
         self.readers = ThreadPoolExecutor(2, "dapd-reader")
         """Threads that read prompts, so that a long one does not hold up the event loop."""
         self.builders = ThreadPoolExecutor(1, "dapd-builder")
-        """One thread for requests with a form: to build one may take seconds, for which other requests do not wait."""
+        """One thread for requests with a form: building one may take seconds, and other requests do not wait for it."""
         self.closed = False
 
     def close(self) -> None:
-        """Stop the threads that read requests. Those that are not read, or whose form is being built, are refused."""
+        """Stop the threads that read requests. Requests that are not read yet, or wait for their form, are refused."""
         self.closed = True
         give_up()
         for pool in (self.readers, self.builders):
@@ -97,7 +97,7 @@ class Front:
             return mistakes.answer(*mistakes.FAULTS["timeout"])
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # the server ends
+            if task is None or task.cancelling():  # the server is shutting down
                 raise
             return mistakes.answer(*mistakes.FAULTS["gone"])
         ticket = Ticket(self.engine, self.lm, plan, deadline)
@@ -194,7 +194,7 @@ def _add_operations(app: FastAPI, lm: DiffusionLM, engine: Engine) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Whether the process lives."""
+        """Whether the process is alive."""
         return {"status": "ok"}
 
     @app.get("/ready", responses={503: REFUSALS[503]})

@@ -15,7 +15,7 @@ from dapd.errors import DapdError
 KEYS_VARIABLE = "DAPD_API_KEYS"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ORIGIN = re.compile(r"null|(?!http:.*:80$)(?!https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
-"""An origin as a browser writes it: anything else would never be that of a request."""
+"""An origin as a browser writes it: one that is written otherwise would never match a request."""
 APPROXIMATE = " (fp8)"
 """The suffix of the name of a model in fp8."""
 
@@ -74,8 +74,8 @@ class Config:
         for origin in self.origins:
             if not ORIGIN.fullmatch(origin):
                 raise DapdError(
-                    f"the origin {origin!r} is none that a browser sends: write https://HOST or https://HOST:PORT, in "
-                    "small letters, without a path, and without the port where it is the usual one"
+                    f"no browser sends the origin {origin!r}: write https://HOST or https://HOST:PORT, in lower "
+                    "case, without a path, and without the port where it is the default one"
                 )
 
     def check_free(self) -> None:
@@ -105,7 +105,7 @@ class Config:
         return self.host in LOOPBACK
 
     def public_name(self, loaded_as: str) -> str:
-        """The model's name for clients; of a folder or a file only the last part, so that no path is shown."""
+        """The model's name for clients. Of a folder or a file it is only the last part, so that no path is shown."""
         name = loaded_as.removesuffix(APPROXIMATE)
         path, module, function = name.partition(".py:")
         if module or Path(name).is_dir():
@@ -121,7 +121,7 @@ class Keys:
 
     @classmethod
     def find(cls, path: Path | None) -> Keys:
-        """The keys of a file, one a line, and those of the environment, with commas between them."""
+        """The keys of a file, one per line, and those of the environment variable, separated by commas."""
         lines: list[str] = []
         if path is not None:
             try:
@@ -131,7 +131,7 @@ class Keys:
         found = [key.strip() for key in (*lines, *os.environ.get(KEYS_VARIABLE, "").split(","))]
         keys = tuple(key for key in found if key and not key.startswith("#"))
         if path is not None and not keys:
-            raise DapdError(f"{path} holds no API key: write one a line")
+            raise DapdError(f"{path} holds no API key: write one key per line")
         return cls(keys)
 
     def __bool__(self) -> bool:
@@ -139,7 +139,7 @@ class Keys:
 
     def __contains__(self, key: object) -> bool:
         digest = _digest(str(key))
-        # Every key is compared, even after one fits: so the time that it takes reveals nothing.
+        # Every key is compared, even after one has matched, so that the time taken reveals nothing.
         return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
 
 

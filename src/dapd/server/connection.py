@@ -1,8 +1,8 @@
-"""A connection that waits forever neither for a request nor for a client that does not read.
+"""A connection that never waits forever, neither for a request nor for a client that does not read.
 
 The framework limits neither the size of a request's head nor the time that it may take, nor the time for which an
-answer may lie unread: connections that say nothing, or read nothing, would keep all others out, and a head without end
-would fill the memory, before anybody is asked for a key.
+answer may lie unread. Connections that send nothing, or read nothing, would keep all others out, and an endless head
+would fill the memory, all before an API key is checked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ rest of a request has `Limits.body_seconds`."""
 
 
 class Connection(H11Protocol):
-    """Closed when it has not brought a whole head in time, or has taken nothing of an answer. A head above 64 kB is
-    refused: h11 does that, and the other parser that the framework may choose does not."""
+    """A connection that is closed if no whole head has arrived in time, or if the client reads nothing of an answer.
+    A head above 64 kB is refused: h11 does that, and the other parser that the framework may choose does not."""
 
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.Handle | None = None
@@ -60,7 +60,7 @@ class Connection(H11Protocol):
             self._unread = None
 
     def _watch(self) -> None:
-        """Start the clock where nothing is being answered; it goes on whatever comes in, until that is a whole head."""
+        """Start the clock where nothing is being answered. Whatever arrives, it runs on until a whole head is there."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
         elif self._late is None:

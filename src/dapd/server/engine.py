@@ -1,4 +1,4 @@
-"""The engine: one thread that owns the device and brings all texts one pass further at a time."""
+"""The engine: one thread that owns the device and advances all texts by one pass at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dapd.server.metrics import Metrics
 logger = logging.getLogger("dapd.server")
 
 HEAD_START = 10.0
-"""Seconds by which the longest possible text is moved back in the queue, a shorter one by its share of that length.
-Short texts so go first, and none starves."""
+"""Seconds by which the longest possible text is moved back in the queue; a shorter one is moved back in proportion to
+its length. So short texts go first, and none waits forever."""
 LONG_SHARE = 4
 """With 4, a text is long if its canvas is longer than a quarter of the longest possible one, and a quarter of the
 places is kept free of long texts."""
@@ -114,12 +114,12 @@ class Engine:
         return min(60, max(1, math.ceil(rounds * self.row_seconds)))
 
     def _run(self) -> None:
-        """The work of the thread. Whatever ends it, every job that is not finished is told that it failed."""
+        """The work of the thread. Whatever the reason for its end, every unfinished job is told that it failed."""
         try:
             while not self.ending:
                 self._turn_over()
         except Exception:
-            logger.exception("the engine ends by a fault of its own")
+            logger.exception("the engine ended because of an internal error")
         with self.changed:
             self.draining = True
             for job in [*self.queue, *self.running]:
@@ -133,7 +133,7 @@ class Engine:
                 self.changed.wait()
             self._let_go()
             begun = self._give_places()
-        # Without the lock: others wait for it, and to look at a form may take a good part of a second.
+        # Without the lock, for which other threads wait: to check a form may take a good part of a second.
         for job in begun:
             self._begin(job)
         if self.running and not self.ending:
@@ -161,7 +161,7 @@ class Engine:
             full = len(self.running) >= self.limits.places
             if full or (self._is_long(job) and n_long >= self.limits.places - reserved):
                 continue
-            self.running[job] = None  # before it leaves the queue: who looks meanwhile would find the engine idle
+            self.running[job] = None  # before it leaves the queue: otherwise the engine would look idle for a moment
             self.queue.remove(job)
             begun.append(job)
         return begun
@@ -191,7 +191,7 @@ class Engine:
         try:
             steps = self.decoder.step()
         except Exception:
-            # A single text's fault would be in `failures`. After this one the state of the decoder is unknown.
+            # The error of a single text would be in `failures`. After this one the state of the decoder is unknown.
             logger.exception("a step failed as a whole; all texts in it are given up")
             for job in [*self.running]:
                 self._fail(job, "fault")
@@ -224,7 +224,7 @@ class Engine:
             self._fail(job, "fault")
             return
         if finished is not None:
-            # Told last, so that a client with an answer finds the place free and the text counted.
+            # Told last, so that when a client has its answer, the place is free and the text is counted.
             self._leave(job)
             self._count(job, finished)
             job.tell(finished)

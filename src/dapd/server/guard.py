@@ -71,25 +71,25 @@ class Guard:
             return
         try:
             await self.app(scope, self._limited(receive), sending)
-        except asyncio.CancelledError:  # the server ends, and this request did not in the time that it had
+        except asyncio.CancelledError:  # the server is shutting down, and the time that this request had is over
             if not begun:
                 await answer(*FAULTS["closed"])(scope, receive, sending)
         except Exception:
             if begun:
                 raise
-            # Answered here and not by the framework, which would do it past the headers and the counters.
+            # Answered here: the answer of the framework would lack these headers and would not be counted.
             logger.exception("a request could not be answered")
             await answer(*FAULTS["fault"])(scope, receive, sending)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
-        """Why a request is not let in, as a status and a sentence."""
+        """Why a request is refused, as a status and a sentence; None: it is not."""
         host = _split(f"//{headers.get('host', '')}").hostname
         # A page of another site may have its own name lead to this machine (DNS rebinding): the Host header shows it.
         if self.config.is_local and host not in LOOPBACK:
-            return 403, "this server answers to localhost only"
+            return 403, "this server answers only requests to localhost or 127.0.0.1"
         origin = headers.get("origin")
         if origin is not None and origin not in self.config.origins and _split(origin).netloc != headers.get("host"):
-            return 403, "pages of other origins may not use this server"
+            return 403, "pages of this origin may not use this server; its operator can allow them with --origin"
         if path not in OPEN and not path.startswith("/static/") and self.config.keys:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or key.strip() not in self.config.keys:
@@ -124,7 +124,7 @@ class Guard:
 
 
 def _split(address: str) -> SplitResult:
-    """The parts of an address; of one that cannot be read, such as one with a bracket that is not closed, no parts."""
+    """The parts of an address; all are empty if it cannot be read, as where a bracket is not closed."""
     try:
         return urlsplit(address)
     except ValueError:

@@ -104,7 +104,7 @@ class Job:
     arrived: float = field(default_factory=time.monotonic)
     began: float | None = None
     first_text_at: float | None = None
-    """When its first finished text was there, on the same clock; None: there is none yet."""
+    """When the first of its text was finished, on the same clock; None: none is yet."""
 
     def __post_init__(self) -> None:
         work = self.work
@@ -133,7 +133,7 @@ class Job:
     def _passed(self, recorder: Recorder, step: Step, added: str) -> Passed:
         masked = recorder.before
         edges = None if step.edges is None else packed_graph(step.edges, masked, step.window)
-        recorder.add(replace(step, edges=None))  # which the recorder would list, and keep
+        recorder.add(replace(step, edges=None))  # the recorder would write the edges out as a list, and keep it
         return Passed(self.index, added, recorder.trace.steps[-1], masked.nonzero().flatten().tolist(), edges)
 
     def _finished(self, canvas: Canvas) -> Finished:

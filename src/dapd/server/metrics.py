@@ -1,4 +1,4 @@
-"""The metrics of a server, for Prometheus. The names for diffusion are those of vLLM, with our prefix."""
+"""The metrics of a server, for Prometheus. Names that begin with `dapd:diffusion_` are vLLM's apart from the prefix."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = self._count("requests", "Requests by path and status.", "path", "status")
-        self.texts = self._count("texts", "Texts that left the engine, by how.", "end")
-        self.steps = self._count("diffusion_num_denoising_steps", "Passes, one for every text.", "strategy")
+        self.texts = self._count("texts", "Texts that left the engine, by how they ended.", "end")
+        self.steps = self._count("diffusion_num_denoising_steps", "Passes, counted once per text.", "strategy")
         self.positions = self._count("diffusion_num_canvas_positions", "Masks that texts began with.")
-        self.committed = self._count("diffusion_num_committed_tokens", "Tokens of finished texts before the end.")
-        self.needed = self._count("columns_needed", "Columns that the rows needed computed.")
+        self.committed = self._count("diffusion_num_committed_tokens", "Tokens of finished texts before their ends.")
+        self.needed = self._count("columns_needed", "Columns that had to be computed for the rows.")
         self.computed = self._count("columns_computed", "Columns that were computed, padding included.")
         self.waiting = Gauge("dapd:queue_depth", "Texts that wait for a place.", registry=self.registry)
         self.running = Gauge("dapd:rows", "Texts that are being decoded.", registry=self.registry)
-        self.rows = self._spread("rows_per_step", "Texts that one step brought further.", COUNTS)
+        self.rows = self._spread("rows_per_step", "Texts that took part in a step.", COUNTS)
         self.step_seconds = self._spread("step_seconds", "Time of a step of the engine.", SECONDS)
         self.wait_seconds = self._spread("queue_seconds", "Time before a text got a place.", SECONDS)
         self.first_seconds = self._spread("time_to_first_text_seconds", "From request to first text.", SECONDS)

@@ -1,4 +1,4 @@
-"""Answers to requests that cannot be served: always JSON of OpenAI's form, and never details of the server's inside."""
+"""Answers to requests that cannot be served: JSON in OpenAI's form, without any internals of the server."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ WORDS = 500
 
 
 PLAIN = {
-    "Not Found": "there is no such path; texts are at /v1/chat/completions, /v1/completions and /v1/infill, all paths "
-    "at /openapi.json",
-    "There was an error parsing the body": "the body is JSON that cannot be read: too deep, with a number too long, or "
-    "not UTF-8",
+    "Not Found": "there is no such path; send prompts to /v1/chat/completions, /v1/completions or /v1/infill; "
+    "/openapi.json lists all paths",
+    "There was an error parsing the body": "the body cannot be read as JSON: it is nested too deep, "
+    "has too long a number, or is not UTF-8",
     "extra_forbidden": "there is no such field",
     "missing": "this field is needed",
     "string_type": "it must be a string",
@@ -41,7 +41,7 @@ PLAIN = {
     "model_type": "it must be a JSON object",
     "model_attributes_type": "it must be a JSON object",
 }
-"""A library's message, or its name for a kind of mistake -> words for the author of the request."""
+"""A library's message, or its name for a kind of mistake -> the words that the author of the request gets."""
 
 
 class MistakeError(DapdError):
@@ -75,7 +75,7 @@ def answer(
 async def on_validation(_: Request, error: Exception) -> JSONResponse:
     """Answer with the most specific error in a body: a wrong value before a wrong type, then the one deepest inside.
 
-    A field that has none of its types is answered with all of them.
+    For a value that has none of the types that its field allows, the answer names all of these types.
     """
     assert isinstance(error, RequestValidationError)
     found = error.errors()

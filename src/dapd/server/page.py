@@ -19,7 +19,7 @@ EXAMPLES = ("quiz", "story", "record")
 """Tasks whose prompts the page offers for the lab model: its vocabulary is closed, so a visitor needs examples."""
 KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
 TRACES = "@@TRACES@@"
-"""Where the saved page holds its decodings; the live page's script writes them in."""
+"""Marks the place in the saved page at which the live page's script inserts the decodings."""
 
 
 def add_page(app: FastAPI, lm: DiffusionLM, limits: Limits) -> None:

@@ -77,7 +77,7 @@ class Planner:
     def _answering(self, body: Answering, prompts: list[Any], wanted: int | None, top: int, param: str) -> Plan:
         n = body.n or 1
         if n > 1 and not body.temperature:
-            raise MistakeError("n", "n above 1 needs a temperature above 0: all choices would be the same")
+            raise MistakeError("n", "n above 1 needs a temperature above 0; otherwise all choices would be the same")
         if len(prompts) * n > self.limits.choices:
             raise MistakeError(
                 "n" if n > 1 else param,
@@ -106,7 +106,7 @@ class Planner:
         per_pass = body.stream and body.stream_mode == "denoise"
         label = body.strategy.name if isinstance(body.strategy, StrategyChoice) else body.strategy
         work = replace(work, per_pass=per_pass, label=label or DEFAULT_STRATEGY)
-        # The engine makes its own row when the turn comes; this one only brings out mistakes now.
+        # The engine makes its own row when the text gets its place; this one is made only to find mistakes now.
         try:
             Row(
                 self.lm.network, work.canvas, work.strategy, work.options,
@@ -166,7 +166,7 @@ class Planner:
     def _bias(self, body: Request) -> tuple[tuple[int, float], ...]:
         pairs = []
         for token, amount in (body.logit_bias or {}).items():
-            # Python reads no number of thousands of digits, and 01 would be a second spelling of 1.
+            # Python refuses to read a number of thousands of digits, and 01 would be a second spelling of 1.
             plain = len(token) <= 12 and token.isascii() and token.isdigit() and token == str(int(token))
             if not plain or int(token) >= self.lm.network.vocab_size:
                 raise MistakeError("logit_bias", f"{token[:40]!r} is not a token id of the model")
@@ -201,8 +201,8 @@ class Planner:
         return ids
 
     def _n_new(self, options: Options, wanted: int | None, prompt: Prompt, n_prompt: int) -> int:
-        """How many tokens the answer may have. Where the request does not say, it is the default of `dapd generate`, in
-        whole blocks that the model has room for."""
+        """How many tokens the answer may have. Where the request does not say, it is the default of `dapd generate`,
+        reduced to whole blocks that the limits and the model have room for."""
         most = self.limits.new_tokens
         name, n_new = "max_tokens", wanted
         if n_new is None:
@@ -233,7 +233,7 @@ class Planner:
         """Refuse a prompt that leaves no room for an answer, however few tokens are asked for."""
         most = self.lm.network.max_length - 1
         if length > most:
-            words = f"{param}: {length} tokens; the model takes {most} and one to answer with"
+            words = f"{param}: {length} tokens; the model takes at most {most}, to have room for an answer"
             raise MistakeError(param, words, code="context_length_exceeded")
 
     def seconds(self, body: Request) -> float:

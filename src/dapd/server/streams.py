@@ -36,7 +36,7 @@ async def watching(receive: Receive, left: Callable[[], object]) -> AsyncIterato
 
 
 class EventStream(Response):
-    """The events of a request as they come. If a client hangs up or does not read, its work is given up."""
+    """The events of a request as they come. If the client hangs up or does not read, the work is given up."""
 
     media_type = "text/event-stream"
 
@@ -56,7 +56,7 @@ class EventStream(Response):
                     chunk = {"type": "http.response.body", "body": text.encode(), "more_body": True}
                     await asyncio.wait_for(send(chunk), self.write_seconds)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:  # the client left in the middle of a write; a timeout is one of these, too
+        except OSError:  # the client left in the middle of a write, or read too slowly (TimeoutError)
             self.ticket.cancel()
 
     async def _texts(self) -> AsyncIterator[str]:

@@ -11,7 +11,7 @@ from dapd.generation import DiffusionLM
 from dapd.trace import count_text
 
 BROKEN = "\ufffd"
-"""The character that a tokenizer writes for the beginning of one whose other bytes are missing."""
+"""The character that a tokenizer writes for the first bytes of a character whose other bytes are missing."""
 
 
 class Transcript:
@@ -32,7 +32,7 @@ class Transcript:
         self.ids: list[int] = []
         """The tokens of the text."""
         self._n_cut: int | None = None
-        """Generated tokens up to the end of a stop string; None until one was found."""
+        """Generated tokens up to the end of the first stop string; None until one is found."""
         self.stopped = False
         """Whether the text came to its end: EOS, the end of the turn, or a stop string."""
 
@@ -61,8 +61,8 @@ class Transcript:
             text = text[:start]
         elif not self.stopped and ready < len(masked):
             text = self._settled(text)
-        # Some tokenizers write earlier tokens otherwise once others follow (`it 's` becomes `it's`). A stream cannot
-        # take back what was sent, but goes on from where the two part.
+        # Some tokenizers write earlier tokens differently once others follow (`it 's` becomes `it's`). A stream cannot
+        # take back what was sent; it continues from the point at which the two versions part.
         sent = self.text
         while not text.startswith(sent):
             sent = sent[:-1]
@@ -89,7 +89,7 @@ class Transcript:
         return self.lm.tokenizer.decode(ids)
 
     def _tokens_for(self, length: int) -> int:
-        """How many of the tokens it takes for a text of at least that many characters."""
+        """How many of the tokens are needed for a text of at least that many characters."""
         return bisect_left(range(len(self.ids)), length, key=lambda count: len(self._decode(self.ids[:count])))
 
     def _first_stop(self, text: str) -> tuple[int, int] | None:

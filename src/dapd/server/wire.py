@@ -1,4 +1,4 @@
-"""Requests as they come over the wire. What is not named here is refused, and so is what cannot be honoured."""
+"""Requests as they arrive. A field that is not named here is refused, and so is a value that cannot be honoured."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def clash(param: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("clash", "{words}", {"words": message, "param": param})
 
 
-UNORDERED = "tokens are decided in no fixed order, so there is no count of those before it"
+UNORDERED = "tokens are decided in no fixed order, so those before a token cannot be counted"
 NO_TOOLS = "the model calls no tools; ask for a form with response_format or regex"
 
 
 def only(*neutral: Any, why: str) -> AfterValidator:
-    """A field that other servers know and this one cannot honour: nothing but its neutral values is taken."""
+    """A field that other servers know and this one cannot honour: only its neutral values are accepted."""
 
     def check(value: Any) -> Any:
         if value not in neutral:
@@ -79,7 +79,7 @@ class ResponseFormat(Wire):
     @model_validator(mode="after")
     def _has_schema(self) -> Self:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise PydanticCustomError("schema", "type json_schema and the field json_schema go together")
+            raise PydanticCustomError("schema", "type json_schema needs the field json_schema; no other type takes it")
         return self
 
 
@@ -151,7 +151,7 @@ class Answering(Request):
 
     @property
     def has_form(self) -> bool:
-        """Whether the text is to have a form."""
+        """Whether the request prescribes a form for the text."""
         return self.regex is not None or (self.response_format is not None and self.response_format.type != "text")
 
 
@@ -163,8 +163,9 @@ class ContentPart(Wire):
 class Message(Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(min_length=1)]
-    # Clients send earlier answers back as they got them, also from other servers: with empty fields beside the text.
-    refusal: Annotated[Any, only(None, why="give what was said as content")] = None
+    # Clients send earlier answers back as they got them, also from other servers: with empty fields in addition to
+    # the text.
+    refusal: Annotated[Any, only(None, why="give the text as content")] = None
     annotations: Annotated[Any, only(None, [], why="the model reads text alone")] = None
     audio: Annotated[Any, only(None, why="the model reads text alone")] = None
     tool_calls: Annotated[Any, only(None, [], why=NO_TOOLS)] = None
@@ -194,7 +195,7 @@ class ChatRequest(Answering):
     audio: Annotated[Any, only(None, why="the answer is text")] = None
     prediction: Annotated[Any, only(None, why="all tokens are predicted at once")] = None
     reasoning_effort: Annotated[Any, only(None, why="the model has no separate reasoning")] = None
-    service_tier: Annotated[Any, only(None, "auto", "default", why="there is one service")] = None
+    service_tier: Annotated[Any, only(None, "auto", "default", why="there is only one tier")] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -211,13 +212,13 @@ class CompletionRequest(Answering):
     prompt: str | Ids | Annotated[list[str | Ids], Field(min_length=1)]
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    best_of: Annotated[int | None, only(None, 1, why="ask for n and choose yourself")] = None
+    best_of: Annotated[int | None, only(None, 1, why="ask for n choices and take the best of them yourself")] = None
     suffix: Annotated[str | None, only(None, why="use /v1/infill with masks between the two parts")] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.echo and self.logprobs is not None:
-            raise clash("echo", "logprobs are of generated tokens alone; leave out echo")
+            raise clash("echo", "logprobs are given for generated tokens only; leave out echo")
         return self
 
 

@@ -117,7 +117,7 @@ def _check(traces: Sequence[Trace]) -> None:
     if not traces:
         raise DapdError("there are no traces to show")
     if len(traces) > MOST:
-        raise DapdError(f"{len(traces)} traces side by side are too many; show at most {MOST} (--row picks one a file)")
+        raise DapdError(f"{len(traces)} traces are too many for a page; show at most {MOST} (--row picks one per file)")
     check_traces(traces)
 
 

@@ -66,8 +66,8 @@ def check_records(records: Sequence[Record], where: str) -> None:
         for name, types in columns.items():
             if not isinstance(record.get(name), types):
                 raise DapdError(
-                    f"{where}, line {number}: {name} is {record.get(name)!r}, which no run writes; take the line "
-                    "out to have that answer made again, or choose another folder with --out"
+                    f"{where}, line {number}: {name} is {record.get(name)!r}, which no run writes; delete the line "
+                    "to have that answer made again, or choose another folder with --out"
                 )
 
 

@@ -98,7 +98,7 @@ def bundles(questions: Sequence[Question], n: int = BUNDLES, seed: int = SEED) -
     """
     if n < 1 or n * PER_BUNDLE > len(questions):
         raise DapdError(
-            f"{n} bundles of {PER_BUNDLE} questions: there must be at least one, and {len(questions)} are there"
+            f"{n} bundles of {PER_BUNDLE} questions: at least one is needed, and there are {len(questions)} questions"
         )
     order = list(questions)
     random.Random(seed).shuffle(order)

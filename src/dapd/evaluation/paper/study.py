@@ -101,7 +101,7 @@ class Study:
     def only_llada(self, table: str) -> None:
         if self.family != "llada":
             raise DapdError(
-                f"the paper has the table {table!r} for LLaDA alone; to run it with LLaDA's settings all the same, "
+                f"the paper has the table {table!r} for LLaDA only; to run it with LLaDA's settings anyway, "
                 "add --settings llada"
             )
 
