@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import dapd
@@ -19,10 +20,12 @@ from evaluation.harness_data import N, write_data
 pytest.importorskip("lm_eval", reason="the eval extra is not installed")
 
 from dapd.cli.app import app
+from dapd.cli.eval import report
+from dapd.evaluation.harness.data import GSM8K
 from dapd.evaluation.harness.gold import EXPECTED, TASKS, GoldModel, check
 from dapd.evaluation.harness.options import EvalOptions
 from dapd.evaluation.harness.run import evaluate
-from dapd.evaluation.harness.tasks import KNOWN, load_tasks
+from dapd.evaluation.harness.tasks import KNOWN, Known, load_tasks
 from dapd.generation import Completion
 from dapd.models.tokenizer import ByteTokenizer
 from dapd.settings import Setting, setting, strategy
@@ -329,6 +332,25 @@ doc_to_target: 0
 metric_list:
   - metric: acc
 """
+
+
+def test_a_perplexity_is_no_share(
+    model: dapd.DiffusionLM, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "guess.yaml"
+    path.write_text(
+        "task: guess\noutput_type: loglikelihood\ntest_split: test\ndoc_to_text: '{{question}}'\n"
+        "doc_to_target: ' {{answer}}'\nmetric_list:\n  - metric: perplexity\n  - metric: acc\n"
+    )
+    monkeypatch.setitem(KNOWN, "guess", Known(str(path), GSM8K, ""))
+    asked = options(data, limit=2, mc_samples=2)
+    found = evaluate(model, setting("original"), ["guess", "gsm8k"], asked, tmp_path / "out")
+    assert [one.in_percent for one in found] == [False, True]
+    assert found[0].accuracy == found[0].metrics["perplexity,none"] > 1
+    report(console := Console(record=True, width=200), found, tmp_path / "out")
+    told = console.export_text()
+    assert "scores in percent: gsm8k exact_match,flexible-extract\n" in told
+    assert "scores as lm-eval scales them: guess perplexity,none\n" in told
 
 
 def test_the_model_inside_lm_eval(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,10 @@ def test_summary_counts_by_hand() -> None:
         record(1, nfe=30, tokens=40, seconds=2.0, loop_seconds=2.0, prompt_tokens=200, fast_dllm_tokens=50),
     ]
     found = summarise(
-        "humaneval", {"pass@1,create_test": 0.5, "pass@1_stderr,create_test": "N/A", "alias": "x"}, records
+        "humaneval",
+        {"pass@1,create_test": 0.5, "pass@1_stderr,create_test": "N/A", "alias": "x"},
+        records,
+        {"pass@1,create_test"},
     )
     assert (found.n, found.accuracy, found.metric, found.nfe) == (2, 50.0, "pass@1,create_test", 20.0)
     assert (found.tokens_per_forward, found.tps, found.seconds) == (60 / 40, 20.0, 3.0)

@@ -124,7 +124,10 @@ def check_gold(names: Sequence[str], options: EvalOptions, files: Sequence[Path]
 def report(console: Console, summaries: Sequence[TaskSummary], out: Path) -> None:
     """Print the table, how many answers the scorers gave up on, and where the files are."""
     tables.show(console, as_table(summaries))
-    console.print("scores in percent: " + "; ".join(f"{row.task} {row.metric}" for row in summaries), soft_wrap=True)
+    for unit, mine in (("in percent", True), ("as lm-eval scales them", False)):
+        named = "; ".join(f"{row.task} {row.metric}" for row in summaries if row.in_percent is mine)
+        if named:
+            console.print(f"scores {unit}: {named}", soft_wrap=True)
     summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
     for row in summaries:
         late = summary["checker_timeouts"].get(row.task)

@@ -94,7 +94,9 @@ class TaskSummary:
     n: int
     """How many documents were scored."""
     accuracy: float
-    """The task's main score in percent (GSM8K flexible-extract, pass@1, math_verify, prompt-level strict IFEval)."""
+    """The task's main score (GSM8K flexible-extract, pass@1, math_verify, prompt-level strict IFEval)."""
+    in_percent: bool
+    """Whether the score is a mean over documents, in percent; a perplexity, for example, is as lm-eval scales it."""
     metric: str
     """The name of the metric of lm-eval that `accuracy` is."""
     metrics: dict[str, float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -104,8 +104,19 @@ def guarded(tasks: Mapping[str, Any], seconds: float) -> Iterator[dict[str, Guar
             del task.process_results
 
 
-def summarise(task: str, metrics: Mapping[str, Any], records: Sequence[Record]) -> TaskSummary:
-    """The numbers of one task from lm-eval's metrics and the records of its documents."""
+def means(task: Any, metrics: Mapping[str, Any]) -> set[str]:
+    """Those of a task's metrics that are means over its documents; so are all for which the task names nothing else."""
+    from lm_eval.api.metrics import mean
+
+    combined = task.aggregation()
+    return {name for name in metrics if combined.get(name.partition(",")[0], mean) is mean}
+
+
+def summarise(
+    task: str, metrics: Mapping[str, Any], records: Sequence[Record], in_percent: Collection[str]
+) -> TaskSummary:
+    """The numbers of one task from lm-eval's metrics and the records of its documents; `in_percent` names the metrics
+    that are given in percent."""
     scores = {
         name: float(value)
         for name, value in metrics.items()
@@ -122,7 +133,8 @@ def summarise(task: str, metrics: Mapping[str, Any], records: Sequence[Record]) 
     return TaskSummary(
         task=task,
         n=n,
-        accuracy=100 * scores.get(chosen, float("nan")),
+        accuracy=(100 if chosen in in_percent else 1) * scores.get(chosen, float("nan")),
+        in_percent=chosen in in_percent,
         metric=chosen,
         metrics=scores,
         nfe=total["nfe"] / max(1, len(records)),
