@@ -69,7 +69,10 @@ def test_texts_go_to_whoever_has_the_field():
     chosen, options = read_settings("fast-dllm@llada/gsm8k", ["threshold=0.7", "block_length=32", "eos=ban+defer"])
     assert chosen == Setting(Threshold(0.7), 4)
     assert (options.block_length, options.sampling.eos) == (32, "ban+defer")
-    assert options == chosen.with_blocks(options), "the length of a block wins over the setting's blocks"
+    assert chosen.with_blocks(options).n_blocks == 1, "the length of a block wins over the setting's blocks"
+    for n_blocks in (1, 2):
+        chosen, options = read_settings("fast-dllm@llada/gsm8k", [f"n_blocks={n_blocks}"])
+        assert chosen.with_blocks(options).n_blocks == n_blocks, "a number that is asked for wins, one block too"
     with pytest.raises(DapdError, match=r"unknown field of fast-dllm or of the loop 'blocklength'; did you mean"):
         read_settings("fast-dllm", ["blocklength=4"])
     for pair in ("threshold", "=3", ""):

@@ -78,13 +78,14 @@ class Canvas:
             slots[position] = False
         return replace(self, tokens=fixed, slots=slots)
 
-    def blocks(self, block_length: int | None = None, n_blocks: int = 1) -> list[slice]:
-        """Blocks of `block_length` positions, or `n_blocks` of them, up to the end of the generation region.
+    def blocks(self, block_length: int | None = None, n_blocks: int | None = None) -> list[slice]:
+        """Blocks of `block_length` positions, or `n_blocks` of them (None: one), to the end of the generation region.
 
         They are counted from the right end. The first one reaches left to the first mask, so that masks inside a prompt
         belong to it; in a template it may be shorter than the others.
         """
         region = self.stop - self.start
+        n_blocks = n_blocks or 1
         size = -(-region // n_blocks) if block_length is None else block_length
         if size < 1:
             raise DapdError(f"block_length is {size}; it must be at least 1")

@@ -35,8 +35,9 @@ class Setting:
 
     def with_blocks(self, options: Options) -> Options:
         """The options with the setting's blocks, unless they have blocks of their own."""
-        own = options.block_length is not None or options.n_blocks != 1
-        return options if own else replace(options, n_blocks=self.n_blocks)
+        if options.n_blocks is not None:
+            return options
+        return replace(options, n_blocks=self.n_blocks if options.block_length is None else 1)
 
 
 def _llada(task: str) -> dict[str, Setting]:
@@ -135,7 +136,7 @@ class LoopFields(TypedDict, total=False):
     """The fields of `Options` and `Sampling`, which may be given to `generate` and its variants directly."""
 
     block_length: int | None
-    n_blocks: int
+    n_blocks: int | None
     reuse: Reuse | Literal["none", "prefix", "dual", "settled"]
     refresh: int | None
     refresh_until: int | None

@@ -150,9 +150,9 @@ def test_another_decoder_under_the_same_label_is_refused(model: dapd.DiffusionLM
 
 def test_the_blocks_of_a_setting_of_the_paper_are_kept(model: dapd.DiffusionLM, tmp_path: Path) -> None:
     """With a bar that nothing reaches, every pass decides one token; blocks then decide in which order."""
-    specs = ["fast-dllm", "fast-dllm@llada/humaneval", "fast-dllm:n_blocks=4"]
+    specs = ["fast-dllm", "fast-dllm@llada/humaneval:n_blocks=1/4", "fast-dllm:n_blocks=4"]
     chosen = [d for spec in specs for d in decoders(spec)]
-    assert [d.setting.with_blocks(d.options).n_blocks for d in chosen] == [1, 4, 4]
+    assert [d.setting.with_blocks(d.options).n_blocks for d in chosen] == [1, 1, 4, 4]
     windows: dict[str, set[int]] = {}
     complete = model.complete
 
@@ -164,7 +164,7 @@ def test_the_blocks_of_a_setting_of_the_paper_are_kept(model: dapd.DiffusionLM, 
         patch.setattr(model, "complete", watch)
         Comparison(model, chosen, [get("latin")], prompts=1).run(tmp_path)
     room = get("latin").room
-    assert list(windows.values()) == [{room}, {room // 4}, {room // 4}]
+    assert list(windows.values()) == [{room}, {room}, {room // 4}, {room // 4}]
 
 
 def test_what_is_named_twice_is_refused(model: dapd.DiffusionLM) -> None:

@@ -33,8 +33,9 @@ class Options:
 
     block_length: int | None = None
     """Columns per block; blocks are decoded from left to right. None: as `n_blocks` says."""
-    n_blocks: int = 1
-    """Number of blocks of equal length, where `block_length` is not given."""
+    n_blocks: int | None = None
+    """Number of blocks of equal length, where `block_length` is not given; None: as a setting of the paper says, else
+    one."""
     reuse: Reuse = Reuse.NONE
     """Keys and values that are kept: none, prefix, dual, settled (all but none are approximate)."""
     refresh: int | None = None

@@ -141,7 +141,7 @@ class Planner:
                 block_length=body.block_length,
                 refresh=body.refresh,
                 refresh_until=body.refresh_until,
-                n_blocks=body.n_blocks or 1,
+                n_blocks=body.n_blocks,
                 reuse=Reuse(body.reuse or "none"),
                 settle=body.settle or 1,
                 early_stop=body.early_stop,
@@ -210,7 +210,7 @@ class Planner:
             said = last["content"] if isinstance(last, dict) else prompt
             room = min(room_for(self.lm, said), most, self.lm.network.max_length - n_prompt)
             name = "n_blocks" if options.block_length is None else "block_length"
-            unit = options.block_length or options.n_blocks
+            unit = options.block_length or options.n_blocks or 1
             n_new = max(unit, room - room % unit)
         if n_new > most:
             raise MistakeError(name, f"{name} is {n_new}; at most {most} new tokens are allowed")
