@@ -95,7 +95,7 @@ def test_bundles_follow_from_the_seed() -> None:
     assert bundles(questions, 10, 3) == bundles(questions, 10, 3)
     assert bundles(questions, 10, 3) != bundles(questions, 10, 4)
     assert bundles(questions, 10, 3)[:4] == bundles(questions, 4, 3)
-    with pytest.raises(DapdError, match="60 are there"):
+    with pytest.raises(DapdError, match="60 questions make 1 to 12"):
         bundles(questions, 13)
 
 

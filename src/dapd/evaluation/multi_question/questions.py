@@ -96,10 +96,9 @@ def bundles(questions: Sequence[Question], n: int = BUNDLES, seed: int = SEED) -
 
     The first bundles are the same whatever `n` is.
     """
-    if n < 1 or n * PER_BUNDLE > len(questions):
-        raise DapdError(
-            f"{n} bundles of {PER_BUNDLE} questions: at least one is needed, and there are {len(questions)} questions"
-        )
+    most = len(questions) // PER_BUNDLE
+    if not 1 <= n <= most:
+        raise DapdError(f"{n} bundles; the {len(questions)} questions make 1 to {most} bundles of {PER_BUNDLE}")
     order = list(questions)
     random.Random(seed).shuffle(order)
     groups = [tuple(order[PER_BUNDLE * i : PER_BUNDLE * (i + 1)]) for i in range(n)]
