@@ -19,7 +19,7 @@ EdgeNorm = Literal["row_max", "none", "row_sum", "global_max"]
 Direction = Literal["candidate_row", "either", "both"]
 
 LARGE = 512
-"""Number of positions from which on a CPU spends its time reading n x n matrices, so that other algorithms pay off."""
+"""Number of positions from which a CPU spends its time reading n x n matrices, so that other algorithms pay off."""
 
 CACHED = 1 << 18
 """Number of scores that `normalised_edges` works on at a time on a CPU, so that they stay in its cache."""

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,15 @@ from evaluation.harness_data import N, write_data
 
 pytest.importorskip("lm_eval", reason="the eval extra is not installed")
 
+from lm_eval.api.metrics import mean, perplexity
+
 from dapd.cli.app import app
 from dapd.cli.eval import report
 from dapd.evaluation.harness.data import GSM8K
 from dapd.evaluation.harness.gold import EXPECTED, TASKS, GoldModel, check
 from dapd.evaluation.harness.options import EvalOptions
 from dapd.evaluation.harness.run import evaluate
+from dapd.evaluation.harness.scoring import shares
 from dapd.evaluation.harness.tasks import KNOWN, Known, load_tasks
 from dapd.generation import Completion
 from dapd.models.tokenizer import ByteTokenizer
@@ -332,6 +336,15 @@ doc_to_target: 0
 metric_list:
   - metric: acc
 """
+
+
+def test_only_scores_from_0_to_1_are_shares() -> None:
+    task = SimpleNamespace(aggregation=lambda: {"acc": mean, "bleu": mean, "perplexity": perplexity})
+    samples = [{"acc": 1.0, "bleu": 23.4, "perplexity": -1.5}, {"acc": False, "bleu": 0.5, "perplexity": -2.0}]
+    assert shares(task, {"acc,none": 0.5, "bleu,none": 11.95, "perplexity,none": 5.8, "new,none": 0.2}, samples) == {
+        "acc,none",
+        "new,none",
+    }
 
 
 def test_a_perplexity_is_no_share(

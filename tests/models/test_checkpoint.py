@@ -331,6 +331,14 @@ def test_unsupported_arithmetic_is_refused(tmp_path, config, key, value):
     refuses(write_checkpoint(tmp_path, build(config), config={key: value}), key, repr(value))
 
 
+def test_two_bases_of_the_rotations_must_agree(tmp_path):
+    folder = write_checkpoint(tmp_path, build(DREAM), config={"rope_parameters": {"rope_theta": 3.0}})
+    refuses(folder, "two values of rope_theta", "3.0")
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"rope_theta": None}))
+    assert load_network(folder).config.rope_theta == 3.0
+
+
 @pytest.mark.parametrize("config", [LLADA, DREAM])
 def test_rotations_as_newer_versions_of_transformers_write_them(tmp_path, config):
     network = build(config)

@@ -342,7 +342,7 @@ def targets_command(
     json: Json = None,
     save_table: tables.SaveTable = None,
 ) -> None:
-    """Measure every target of speed: its limit, the time measured, and whether the target is met."""
+    """Measure every target of speed and memory: its limit, the value measured, and whether the target is met."""
     check_counts(repeats, warmup)
     if rounds < 1 or divide < 1:
         raise DapdError(f"rounds is {rounds} and divide {divide}; both must be at least 1")

@@ -32,7 +32,7 @@ def diff(first: File, second: File) -> None:
     ours, theirs = read_traces(first), read_traces(second)
     if len(ours) != len(theirs):
         raise DapdError(
-            f"{first} holds {plural(len(ours), 'decoding')} and {second} {len(theirs)}; both must hold as many"
+            f"{first} holds {plural(len(ours), 'decoding')} and {second} {len(theirs)}; both must hold the same number"
         )
     pairs = list(zip(ours, theirs, strict=True))
     likenesses = [likeness(*pair) for pair in pairs]

@@ -103,8 +103,8 @@ def behaviour(report: Report, study: Study) -> list[Path]:
 def _of_bundles(result: dict[str, Any], study: Study) -> list[Record]:
     """The records of the bundles that the table is made of: a folder holds them as they were completed, and may hold
     more."""
-    records = {record["key"]: record for record in Run(study.out / result["folder"]).records()}
-    return [records[key] for key in result["bundles"]]
+    records = {(one["key"], one["digest"]): one for one in Run(study.out / result["folder"]).records()}
+    return [records[key, digest] for key, digest in result["bundles"]]
 
 
 def _pictures(figure: dict[str, Any], study: Study) -> list[Path]:

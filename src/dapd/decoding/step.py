@@ -52,8 +52,8 @@ class Step(Outcome):
     seconds: float
     """Seconds from the beginning of the row's first pass to the end of this one."""
     compute_seconds: float
-    """The row's share of the seconds that this pass took. Over all rows and passes the shares add up to the time that
-    was spent."""
+    """The row's share of the seconds that this pass took. Over all rows the shares add up to the time of the passes; a
+    pass that failed counts for no row."""
 
     @property
     def done(self) -> bool:

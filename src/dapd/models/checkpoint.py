@@ -109,9 +109,13 @@ def rope_theta(config: Mapping[str, Any]) -> float:
         nested = config.get(key) or {}
         plain = ("default", None, 1.0)  # a factor of 1 changes nothing
         if not isinstance(nested, dict) or any(nested[name] not in plain for name in nested if name != "rope_theta"):
-            raise DapdError(f"{key} is {nested!r}; only rotations of rope_type 'default' are supported")
+            raise DapdError(f"{key} is {nested!r}; only a rope_theta and rope_type 'default' are supported in it")
         inner |= nested
-    return number({**inner, **config}, "rope_theta", 10000.0)
+    written = [one["rope_theta"] for one in (config, inner) if "rope_theta" in one]
+    given = [base for base in written if base is not None] or written[:1]
+    if len(given) == 2 and given[0] != given[1]:
+        raise DapdError(f"the config gives two values of rope_theta, {given[0]!r} and {given[1]!r}; they must agree")
+    return number({"rope_theta": given[0]} if given else {}, "rope_theta", 10000.0)
 
 
 def check_plain(folder: Path, config: Mapping[str, Any]) -> None:

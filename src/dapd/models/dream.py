@@ -43,7 +43,8 @@ def filler_id(folder: Path) -> int | None:
     added = read_json(path).get("added_tokens_decoder") if path.is_file() else None
     if not isinstance(added, dict):
         return None
-    return next((int(key) for key, token in added.items() if token.get("content") == FILLER), None)
+    named = (key for key, token in added.items() if isinstance(token, dict) and token.get("content") == FILLER)
+    return next((int(key) for key in named if key.isdecimal()), None)
 
 
 def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None = None) -> TransformerConfig:

@@ -86,7 +86,7 @@ class Guard:
         host = _split(f"//{headers.get('host', '')}").hostname
         # A page of another site may have its own name lead to this machine (DNS rebinding): the Host header shows it.
         if self.config.is_local and host not in LOOPBACK:
-            return 403, "this server answers only requests to localhost or 127.0.0.1"
+            return 403, "this server answers only requests to localhost, 127.0.0.1 or [::1]"
         origin = headers.get("origin")
         if origin is not None and origin not in self.config.origins and _split(origin).netloc != headers.get("host"):
             return 403, "pages of this origin may not use this server; its operator can allow them with --origin"

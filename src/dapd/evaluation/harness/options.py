@@ -96,7 +96,7 @@ class TaskSummary:
     accuracy: float
     """The task's main score (GSM8K flexible-extract, pass@1, math_verify, prompt-level strict IFEval)."""
     in_percent: bool
-    """Whether the score is a mean over documents, in percent; a perplexity, for example, is as lm-eval scales it."""
+    """Whether the score is in percent, as a mean of scores from 0 to 1 is; a perplexity is as lm-eval scales it."""
     metric: str
     """The name of the metric of lm-eval that `accuracy` is."""
     metrics: dict[str, float]

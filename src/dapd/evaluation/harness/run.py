@@ -14,7 +14,7 @@ from dapd.evaluation.harness.code import CodeLimits, limited
 from dapd.evaluation.harness.data import offline
 from dapd.evaluation.harness.options import EvalOptions, TaskSummary
 from dapd.evaluation.harness.prompts import chat_mode
-from dapd.evaluation.harness.scoring import guarded, means, summarise
+from dapd.evaluation.harness.scoring import guarded, shares, summarise
 from dapd.evaluation.harness.tasks import load_tasks, quiet, require_lm_eval
 from dapd.evaluation.runs import Run
 from dapd.evaluation.world import World
@@ -94,7 +94,8 @@ def _score(lm: HarnessLM, tasks: Mapping[str, Any], options: EvalOptions, run: R
         docs = {sample["doc_id"] for sample in results["samples"][name]}
         records = [r for r in lm.ledger.held.values() if r["task"] == name and r["doc"] in docs]
         metrics = results["results"][name]
-        summaries.append(summarise(name, metrics, records, means(tasks[name], metrics)))
+        in_percent = shares(tasks[name], metrics, results["samples"][name])
+        summaries.append(summarise(name, metrics, records, in_percent))
     late = {name: len(guard.timed_out) for name, guard in guards.items() if guard.timed_out}
     scores = {name: [_scores(sample) for sample in results["samples"][name]] for name in tasks}
     _keep(run, summaries, scores, late)

@@ -104,12 +104,17 @@ def guarded(tasks: Mapping[str, Any], seconds: float) -> Iterator[dict[str, Guar
             del task.process_results
 
 
-def means(task: Any, metrics: Mapping[str, Any]) -> set[str]:
-    """Those of a task's metrics that are means over its documents; so are all for which the task names nothing else."""
+def shares(task: Any, metrics: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Those of a task's metrics that can be given in percent: means over its documents of scores from 0 to 1.
+
+    A metric for which the task names no other way is a mean.
+    """
     from lm_eval.api.metrics import mean
 
     combined = task.aggregation()
-    return {name for name in metrics if combined.get(name.partition(",")[0], mean) is mean}
+    keys = {name: name.partition(",")[0] for name in metrics}
+    averaged = {name: key for name, key in keys.items() if combined.get(key, mean) is mean}
+    return {name for name, key in averaged.items() if all(0 <= one[key] <= 1 for one in samples if key in one)}
 
 
 def summarise(

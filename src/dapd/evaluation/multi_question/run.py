@@ -48,8 +48,8 @@ class MethodResult:
     strategy: dict[str, Any]
     folder: str
     """Folder in which the results of this method are kept, maybe beside those of other bundles."""
-    bundles: list[str]
-    """The keys of the bundles, in order."""
+    bundles: list[tuple[str, str]]
+    """Key and digest of the result of each bundle, in order."""
     n_questions: int
     accuracy: float
     """Right answers in percent of the questions."""
@@ -87,7 +87,7 @@ def summarise(bundles: Sequence[Bundle], records: Sequence[Record], plan: Plan, 
     return MethodResult(
         strategy=describe(plan.setting.strategy),
         folder=str(out),
-        bundles=[bundle.key for bundle in bundles],
+        bundles=[(record["key"], record["digest"]) for record in records],
         n_questions=len(right),
         accuracy=100 * mean([float(verdict) for verdict in right]),
         steps=mean([record["nfe"] for record in records]),

@@ -49,8 +49,9 @@ def _notes(table: str) -> list[str]:
     out = []
     if table in ("tps", "long", "blocks"):
         out.append(
-            "TPS: ours are generated tokens before the first EOS over generation time. The paper measured on an L40S "
-            "and does not say what it counts; 106 TPS at 45 steps beside 34 at 48 fits a count with HumanEval's prompt."
+            "TPS: ours are generated tokens before the first EOS, or up to the end of the turn, over generation time. "
+            "The paper measured on an L40S and does not say what it counts; 106 TPS at 45 steps beside 34 at 48 fits a "
+            "count with HumanEval's prompt."
         )
     if table == "eos":
         out.append("EOS-Inf: HumanEval bans EOS, the other tasks put it off (LLaDA's own choice; the paper's is open).")

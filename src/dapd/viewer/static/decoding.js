@@ -36,7 +36,7 @@ export class Decoding {
     this.decided = [0]; // positions decided after each pass
     this.written = [0]; // tokens of the text after each pass: those that are decided and lie before its end
     this.region = head.start ?? 0; // where the text may end: a mask in the prompt may hold EOS too
-    this.end = Infinity; // behind the first end of a turn, or at the first EOS
+    this.end = Infinity; // after the first end of a turn, or at the first EOS
     head.canvas.forEach((token, position) => this.#ends(token, position));
     this.hasEdges = false;
     this.hasHeld = false;
