@@ -17,6 +17,7 @@ from dapd.decoding import Step
 from dapd.decoding.step import Top
 from dapd.errors import DapdError
 from dapd.io.files import parse_json, write_text
+from dapd.models import Profile
 
 VERSION = 1
 
@@ -101,7 +102,7 @@ class Trace:
     def n_generated(self) -> int:
         """Generated tokens up to the end of the text, whether that was generated or fixed beforehand."""
         start = self.start if self.open_ended else None
-        return count_text(
+        return _count_text(
             self.tokens(), self.slots, mask_id=self.mask_id, eos_id=self.eos_id, eot_id=self.eot_id, start=start
         )
 
@@ -222,7 +223,7 @@ class Recorder:
         ]
 
 
-def count_text(
+def _count_text(
     row: Sequence[int], slots: Iterable[int], *, mask_id: int, eos_id: int, eot_id: int | None, start: int | None
 ) -> int:
     """The number of slots that hold text: decided ones before the first EOS from `start` on, or up to the first token
@@ -237,6 +238,18 @@ def count_text(
         if end < len(row) and row[end] != eos_id:
             end += 1
     return sum(position < end and row[position] != mask_id for position in slots)
+
+
+def text_on(canvas: Canvas, profile: Profile) -> int:
+    """The number of tokens of text on a canvas, counted as in a trace."""
+    return _count_text(
+        canvas.tokens.tolist(),
+        _where(canvas.slots),
+        mask_id=canvas.mask_id,
+        eos_id=profile.eos_id,
+        eot_id=profile.eot_id,
+        start=None if canvas.n_new is None else canvas.start,
+    )
 
 
 def segments(canvas: Canvas) -> int:

@@ -13,11 +13,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dapd.canvas import Canvas
 from dapd.decoding import Step
 from dapd.generation import DiffusionLM
 from dapd.io.wording import plural
-from dapd.trace import count_text
+from dapd.trace import text_on
 
 REDRAWS_PER_SECOND = 20
 SHADES = (
@@ -149,27 +148,13 @@ class LiveView:
         left = int(step.canvas.masked.sum())
         total = int(step.canvas.slots.sum())
         passes = plural(self.passes, "forward pass", "es")
-        pace = self.written(step.canvas) / max(1, self.passes)
+        pace = text_on(step.canvas, self.lm.network.profile) / max(1, self.passes)
         counts = f" {passes}, {plural(left, 'mask')} left, {pace:.1f} tokens a pass"
         bar = max(0, min(BAR, self.console.width - len(counts)))
         full = round(bar * (total - left) / max(1, total))
         text = Text.assemble(("━" * full, "#22a884"), ("━" * (bar - full), "bright_black"), (counts, "dim"))
         text.truncate(self.console.width)
         return text
-
-    def written(self, canvas: Canvas) -> int:
-        """Tokens of the text so far, counted as in a trace: what comes after its end does not count."""
-        profile = self.lm.network.profile
-        slots = canvas.slots.nonzero().flatten().tolist()
-        start = canvas.start if canvas.n_new else None
-        return count_text(
-            canvas.tokens.tolist(),
-            slots,
-            mask_id=profile.mask_id,
-            eos_id=profile.eos_id,
-            eot_id=profile.eot_id,
-            start=start,
-        )
 
 
 def masked_again(step: Step) -> Step:

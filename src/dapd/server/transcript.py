@@ -8,7 +8,7 @@ from typing import Literal
 
 from dapd.canvas import Canvas
 from dapd.generation import DiffusionLM
-from dapd.trace import count_text
+from dapd.trace import text_on
 
 BROKEN = "\ufffd"
 """The character that a tokenizer writes for the first bytes of a character whose other bytes are missing."""
@@ -75,15 +75,7 @@ class Transcript:
         end."""
         if self._n_cut is not None:
             return self._n_cut
-        profile = self.lm.network.profile
-        return count_text(
-            canvas.tokens.tolist(),
-            canvas.slots.nonzero().flatten().tolist(),
-            mask_id=canvas.mask_id,
-            eos_id=profile.eos_id,
-            eot_id=profile.eot_id,
-            start=canvas.start if self.open_ended else None,
-        )
+        return text_on(canvas, self.lm.network.profile)
 
     def _decode(self, ids: list[int]) -> str:
         return self.lm.tokenizer.decode(ids)
