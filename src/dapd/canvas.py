@@ -85,7 +85,7 @@ class Canvas:
         belong to it; in a template it may be shorter than the others.
         """
         region = self.stop - self.start
-        n_blocks = n_blocks or 1
+        n_blocks = 1 if n_blocks is None else n_blocks
         size = -(-region // n_blocks) if block_length is None else block_length
         if size < 1:
             raise DapdError(f"block_length is {size}; it must be at least 1")
