@@ -104,18 +104,27 @@ def number(config: Mapping[str, Any], key: str, default: float) -> float:
 def rope_theta(config: Mapping[str, Any]) -> float:
     """The base of the rotary embedding, which newer versions of `transformers` write under `rope_parameters`. Scaled
     rotations are refused, whichever entry of the config asks for them."""
-    inner: dict[str, Any] = {}
+    places = [config]
     for key in ("rope_scaling", "rope_parameters"):
         nested = config.get(key) or {}
         plain = ("default", None, 1.0)  # a factor of 1 changes nothing
         if not isinstance(nested, dict) or any(nested[name] not in plain for name in nested if name != "rope_theta"):
             raise DapdError(f"{key} is {nested!r}; only a rope_theta and rope_type 'default' are supported in it")
-        inner |= nested
-    written = [one["rope_theta"] for one in (config, inner) if "rope_theta" in one]
-    given = [base for base in written if base is not None] or written[:1]
-    if len(given) == 2 and given[0] != given[1]:
-        raise DapdError(f"the config gives two values of rope_theta, {given[0]!r} and {given[1]!r}; they must agree")
-    return number({"rope_theta": given[0]} if given else {}, "rope_theta", 10000.0)
+        places.append(nested)
+    given = [number(place, "rope_theta", 0) for place in places if place.get("rope_theta") is not None]
+    if len(set(given)) > 1:
+        raise DapdError(f"the config gives several values of rope_theta, {given}; they must agree")
+    return given[0] if given else number(config, "rope_theta", 10000.0)
+
+
+def added_token(folder: Path, content: str) -> int | None:
+    """The id of a token that a checkpoint folder adds to its tokenizer's vocabulary; None: it adds no such token."""
+    path = folder / "tokenizer_config.json"
+    added = read_json(path).get("added_tokens_decoder") if path.is_file() else None
+    if not isinstance(added, dict):
+        return None
+    named = (key for key, token in added.items() if isinstance(token, dict) and token.get("content") == content)
+    return next((int(key) for key in named if key.isdecimal()), None)
 
 
 def check_plain(folder: Path, config: Mapping[str, Any]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from dapd.errors import DapdError
 from dapd.models.base import Profile, reading_config
-from dapd.models.checkpoint import TensorNames, number, read_json, rope_theta
+from dapd.models.checkpoint import TensorNames, number, rope_theta
 from dapd.models.transformer import TransformerConfig
 
 NAMES = TensorNames(
@@ -34,17 +33,7 @@ END_OF_TURN = {152064: 151645}
 """The id of <|im_end|> by the size of the vocabulary: the configs of the released checkpoints do not give it."""
 
 FILLER = "<|dlm_pad|>"
-"""The token that fills the canvas after a text of DiffuCoder. Its config names another one, that of Dream."""
-
-
-def filler_id(folder: Path) -> int | None:
-    """The id of `FILLER` in the tokenizer of a checkpoint folder; None: it has no such token."""
-    path = folder / "tokenizer_config.json"
-    added = read_json(path).get("added_tokens_decoder") if path.is_file() else None
-    if not isinstance(added, dict):
-        return None
-    named = (key for key, token in added.items() if isinstance(token, dict) and token.get("content") == FILLER)
-    return next((int(key) for key in named if key.isdecimal()), None)
+"""The token that fills the canvas after a text of DiffuCoder, whose config names that of Dream."""
 
 
 def parse(config: dict[str, Any], mask_id: int | None = None, eot_id: int | None = None) -> TransformerConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from dapd.models.base import Profile
 from dapd.models.checkpoint import (
     Part,
     TensorNames,
+    added_token,
     architectures_of,
     check_layers,
     check_plain,
@@ -42,6 +43,8 @@ class Architecture:
     names: TensorNames
     hub_ids: tuple[str, ...]
     """Released checkpoints of this family."""
+    filler: str | None = None
+    """A token that takes the place of the config's EOS in those checkpoints whose tokenizer has it."""
 
 
 # Dispatch is on `architectures`, not on `model_type`: other models share the type string and compute something else.
@@ -62,6 +65,7 @@ ARCHITECTURES = {
             "Dream-org/Dream-Coder-v0-Instruct-7B",
             "apple/DiffuCoder-7B-Instruct",
         ),
+        dream.FILLER,
     ),
 }
 
@@ -243,10 +247,10 @@ def load_network(
             f"supported: {', '.join(ARCHITECTURES)}, and any ...ForMaskedLM of transformers{_advice(config, names)}"
         )
     architecture = ARCHITECTURES[name]
-    shape = architecture.parse(config, mask_id, eot_id)
-    filler = dream.filler_id(folder)
+    filler = architecture.filler and added_token(folder, architecture.filler)
     if filler is not None:
-        shape = replace(shape, profile=replace(shape.profile, eos_id=filler))
+        config["eos_token_id"] = filler
+    shape = architecture.parse(config, mask_id, eot_id)
     check_plain(folder, config)
     # A checkpoint that does not fit is refused after reading only file headers, before a network of that size is made.
     stored = stored_tensors(folder)
