@@ -2,7 +2,9 @@
 
 import gc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 import torch
@@ -36,7 +38,7 @@ LOOPS = {
     "run of EOS": Options(eos_run=0.1),
     "early stop, nucleus": Options(early_stop=True, sampling=Sampling(eos="defer", top_p=0.9)),
 }
-KINDS = [("llada", torch.float32), ("llada", torch.bfloat16), ("dream", torch.float32), ("dream", torch.bfloat16)]
+KINDS = [(family, dtype) for family in ("llada", "dream") for dtype in (torch.float32, torch.bfloat16, torch.float16)]
 
 
 def network(family, dtype, **changes):
@@ -223,26 +225,61 @@ def test_moved_weights_are_recorded_anew(recordings):
     assert before < len(recordings.kept) <= graphs.MAX_RECORDINGS
 
 
-def test_rows_that_come_and_go_on_the_device(recordings):
-    """Arrivals and departures, lengths, strategies and reuse mixed: each row as alone, in fp32."""
-    model = network("llada", torch.float32)
-    strategies = [TopK(2), Dapd(0.05, 0.6), Threshold(0.5), Klass(0.4, 1.0)]
-    jobs = [
-        (Canvas.blank([3 + i] * (2 + 5 * i), 16, mask_id=IDS.mask_id), strategies[i % 4], Options(reuse=reuse))
-        for i, reuse in enumerate(["none", "prefix", "none", "settled", "none", "dual", "none", "prefix"])
-    ]
+def mixed(draw, count):
+    """Texts of all lengths under all kinds of rules; rows with a temperature are the ones that are never recorded."""
+    strategies = [TopK(2), Dapd(0.05, 0.6), Threshold(0.5), Klass(0.4, 1.0), Dawn(edge=0.2, sink=0.3, layers=1.0)]
+    modes = ["none", "none", "none", "prefix", "dual", "settled"]
+    jobs = []
+    for _ in range(count):
+        prompt = [draw.randrange(3, 30) for _ in range(draw.randrange(1, 70))]
+        strategy = draw.choice(strategies)
+        options = Options(
+            block_length=draw.choice([None, 8]),
+            reuse="none" if strategy.needs.sees == "canvas" else draw.choice(modes),
+            sampling=Sampling(temperature=draw.choice([0] * 9 + [0.5])),
+        )
+        jobs.append((*blank([prompt], draw.choice([8, 16, 24])), strategy, options))
+    return jobs
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_come_and_go_on_the_device(family, seed, recordings):
+    """Arrivals and departures, lengths, strategies, reuse and temperatures mixed: each row as alone, in fp32."""
+    model = network(family, torch.float32)
+    jobs = mixed(Random(seed), 24)
     alone = []
     for canvas, strategy, options in jobs:
         alone.append([s.commit.tolist() for s in decode(model, [canvas], strategy, replace(options, graphs=False))])
-    decoder = Decoder(model, recordings, places=3)
-    rows = {number: [] for number in range(len(jobs))}
-    for number, (canvas, strategy, options) in enumerate(jobs):
-        decoder.admit(canvas, strategy, options, name=number)
-        for step in decoder.step():
+    for _ in range(3):  # the same arrivals again: most of their passes are recorded by then
+        arrivals = Random(seed)
+        decoder = Decoder(model, recordings, places=5)
+        rows = {number: [] for number in range(len(jobs))}
+        for number, (canvas, strategy, options) in enumerate(jobs):
+            decoder.admit(canvas, strategy, options, name=number)
+            for _ in range(arrivals.randrange(3)):
+                for step in decoder.step():
+                    rows[step.row].append(step.commit.tolist())
+        for step in decoder.steps():
             rows[step.row].append(step.commit.tolist())
-    for step in decoder.steps():
-        rows[step.row].append(step.commit.tolist())
-    assert [rows[number] for number in range(len(jobs))] == alone
+        assert [rows[number] for number in range(len(jobs))] == alone
+    assert recordings.kept
+
+
+def test_threads_that_share_recordings(recordings):
+    """Two decodings at a time, each in its own thread: every text as alone."""
+    model = network("llada", torch.float32)
+    jobs = mixed(Random(9), 12)
+    alone = [trajectory(model, [c], strategy, replace(options, graphs=False)) for c, strategy, options in jobs]
+
+    def run(job):
+        canvas, strategy, options = job
+        return trajectory(model, [canvas], strategy, options, recordings)
+
+    for _ in range(3):  # run as they are, recorded, replayed
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(run, jobs)) == alone
+    assert recordings.kept
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])

@@ -73,6 +73,7 @@ def test_where_the_sequences_of_a_padded_row_end():
 
 def test_flash_attention_needs_a_recent_device_and_half_precision(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 0 else (8, 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # else torch would start both GPUs
 
     def queries(device=1, dtype=torch.bfloat16, size=64):
         with FakeTensorMode():  # tensors without values, on GPUs that need not be there
