@@ -266,10 +266,11 @@ def test_rows_that_come_and_go_on_the_device(family, seed, recordings):
     assert recordings.kept
 
 
-def test_threads_that_share_recordings(recordings):
+@pytest.mark.parametrize("seed", range(4))
+def test_threads_that_share_recordings(seed, recordings):
     """Two decodings at a time, each in its own thread: every text as alone."""
     model = network("llada", torch.float32)
-    jobs = mixed(Random(9), 12)
+    jobs = mixed(Random(seed), 12)
     alone = [trajectory(model, [c], strategy, replace(options, graphs=False)) for c, strategy, options in jobs]
 
     def run(job):

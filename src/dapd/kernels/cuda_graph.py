@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,6 +11,12 @@ from typing import Any, TypeVar
 import torch
 
 T = TypeVar("T")
+
+WAITS = "called a synchronizing CUDA operation"
+"""How torch's warning begins, in its debug mode, when something waits for the device."""
+
+_one_trial = threading.Lock()
+"""What is changed during a trial, torch's mode and how warnings are shown, belongs to all threads."""
 
 
 def capture(
@@ -44,12 +51,31 @@ def capture(
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Inside this context it is an error to wait for the device."""
-    mode = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
+    """It is an error if this thread waits for the device inside this context; the error is raised at its end.
+
+    torch's debug mode holds for all threads. The others may wait as they like, so torch only warns, and what it warns
+    of is looked at here: the thread that shows a warning is the one that waits.
+    """
+    here = threading.get_ident()
+    waited = False
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        nonlocal waited
+        if not str(message).startswith(WAITS):
+            shown(message, *where, **more)
+        elif threading.get_ident() == here:
+            waited = True
+
+    with _one_trial, warnings.catch_warnings():
+        warnings.filterwarnings("always", message=WAITS)
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
+        shown = warnings.showwarning
+        warnings.showwarning = show
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+    if waited:
+        raise RuntimeError("it waits for the device, as a read of a tensor's value does")
