@@ -122,6 +122,11 @@ def test_targets_of_a_model_at_small_lengths(tmp_path: Path) -> None:
         else:
             assert row["measured"] > 0
             assert isinstance(row["met"], bool)
+    steps = [row for row in content["rows"] if row["kind"] == "step" and "run_floor_ms" in row]
+    assert len(steps) == 8, "those that are known precisely: three shapes, plain and DAPD, and the two of reuse"
+    for row in steps:
+        assert [row["floor_ms"]] == row["run_floor_ms"], "of its only round"
+        assert row["floor_ratio"] == pytest.approx(row["ms"] / row["floor_ms"])
     parts = [row for row in content["rows"] if row["kind"] == "parts"]
     assert len(parts) == 3
     assert all(row["forward_ms"] > 0 for row in parts)

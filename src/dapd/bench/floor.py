@@ -60,15 +60,18 @@ class Rate:
         return None if self.rested_tflops is None else flops / self.rested_tflops / 1e9
 
 
-def matmul_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = None, repeats: int = 20) -> Rate:
-    """The rate of a square product in this dtype, measured now."""
+def matmul_rate(
+    device: torch.device, dtype: torch.dtype, *, size: int | None = None, repeats: int = 20, rested: bool = True
+) -> Rate:
+    """The rate of a square product in this dtype, measured now; on a GPU after a rest, too, if `rested` is set."""
     side = size or SIZES.get(device.type, SIZES["cpu"])
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
-    rested = None
+    rested_ms = None
     warmup = 5
     if device.type == "cuda":
-        rested = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats, rested=True).ms
+        if rested:
+            rested_ms = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats, rested=True).ms
         warmup = 100  # nothing heats a GPU better than the product itself
-    steady = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats).ms
-    return Rate(side, str(dtype).removeprefix("torch."), steady, rested)
+    steady_ms = time_calls(lambda: a @ b, device, warmup=warmup, repeats=repeats).ms
+    return Rate(side, str(dtype).removeprefix("torch."), steady_ms, rested_ms)

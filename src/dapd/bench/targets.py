@@ -9,12 +9,15 @@ from statistics import median
 from typing import Literal
 
 from dapd.bench.cases import Bench, Case, Record, guarded
+from dapd.bench.floor import matmul_rate
 from dapd.bench.timing import Timing
 
 PAPER_STEPS = 45
 """Steps that the paper needs for 256 tokens; independent sets are therefore timed with `gen / 45` positions."""
 
 Value = Literal["ms", "floor_ms", "rested_floor_ms", "peak_gb", "reserved_gb", "grown_gb"]
+IN_ROUNDS = {"ms": "run_ms", "floor_ms": "run_floor_ms"}
+"""Values that are measured in every round -> where a record has them round by round."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> 
     """Measure cases in turn. Those outside `precise` need not be known to one percent: they get one short round."""
     few = replace(bench, warmup=min(2, bench.warmup), repeats=min(3, bench.repeats))
     timings: dict[Case, Timing] = {}
+    products: dict[Case, list[float]] = {}
     failed: dict[Case, Record] = {}
     seconds = dict.fromkeys(cases, 0.0)
     for number in range(rounds):
@@ -136,6 +140,9 @@ def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> 
             def run(case: Case = case) -> Record:
                 timing = (bench if case in precise else few).time_step(case)
                 timings[case] = timings[case].with_more(timing) if case in timings else timing
+                if case in precise:
+                    product = matmul_rate(bench.device, bench.model.dtype, size=bench.rate.size, rested=False)
+                    products.setdefault(case, []).append(product.ms)
                 return {}
 
             record = guarded(run, {"kind": "step", "model": bench.name, **dataclasses.asdict(case)}, bench.device)
@@ -143,8 +150,20 @@ def _group(bench: Bench, cases: list[Case], precise: set[Case], rounds: int) -> 
             if "error" in record:
                 failed[case] = record
     for case in cases:
-        record = failed.get(case) or bench.step_record(case, timings[case])
+        record = failed.get(case) or _with_floors(bench.step_record(case, timings[case]), bench, products.get(case, []))
         yield case, {**record, "seconds": round(seconds[case], 2)}
+
+
+def _with_floors(record: Record, bench: Bench, products: list[float]) -> Record:
+    """A record whose floor is that of the rounds: products are timed right after the steps, at the clock of that time.
+
+    A GPU under load slows down by several percent within minutes; the product of the bench was timed before that.
+    """
+    if record["floor_ms"] is None or not products:
+        return record
+    floors = [record["floor_ms"] * ms / bench.rate.ms for ms in products]
+    floor = median(floors)
+    return {**record, "run_floor_ms": floors, "floor_ms": floor, "floor_ratio": record["ms"] / floor}
 
 
 def _parts(bench: Bench, case: Case, bare: Case) -> Record:
@@ -193,8 +212,9 @@ def judged(bench: Bench, target: Target, records: dict[Case, Record]) -> Record:
         missing = target.value if top is None else target.over_value
         return {**record, "error": f"{missing} is not measured on {bench.device.type}"}
     measured = top / bottom
-    if target.over is not None and target.value == target.over_value == "ms":
-        measured = ratio_of_runs(records[target.case]["run_ms"], records[target.over]["run_ms"]) or measured
+    if target.over is not None and target.value in IN_ROUNDS and target.over_value in IN_ROUNDS:
+        tops = records[target.case][IN_ROUNDS[target.value]]
+        measured = ratio_of_runs(tops, records[target.over].get(IN_ROUNDS[target.over_value], [])) or measured
     return {**record, "measured": measured, "met": target.met(measured)}
 
 

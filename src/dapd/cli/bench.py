@@ -337,7 +337,7 @@ def targets_command(
     dtype: Dtype = None,
     repeats: Repeats = 15,
     warmup: Warmup = 5,
-    rounds: Annotated[int, typer.Option(help="How often the cases of a comparison are measured in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often the cases of a comparison are measured in turn.")] = 7,
     divide: Annotated[int, typer.Option(help="Divide all lengths by this, to try the command on a CPU.")] = 1,
     json: Json = None,
     save_table: tables.SaveTable = None,
