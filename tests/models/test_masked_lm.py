@@ -436,6 +436,46 @@ def test_positions_begin_where_the_model_itself_begins(kind: str) -> None:
     torch.testing.assert_close(network(tokens, slice(0, 7), slice(0, 7)).logits, want)
 
 
+SEES_PADDING = {
+    "convolutions": lambda: transformers.ConvBertForMaskedLM(
+        transformers.ConvBertConfig(embedding_size=32, head_ratio=1, conv_kernel_size=3, **COMMON)
+    ),
+    "means of segments": lambda: transformers.NystromformerForMaskedLM(transformers.NystromformerConfig(**COMMON)),
+    "Fourier transforms": lambda: transformers.FNetForMaskedLM(transformers.FNetConfig(**COMMON)),
+}
+
+
+@pytest.mark.parametrize("kind", SEES_PADDING)
+def test_rows_of_a_model_that_sees_padding_are_computed_one_by_one(kind: str) -> None:
+    torch.manual_seed(3)
+    inner = SEES_PADDING[kind]()
+    inner.set_attn_implementation("eager")
+    network = HubMaskedLM(inner, Profile(mask_id=4, eos_id=2, pad_id=1))
+    assert network.sees_padding
+    tokens = torch.tensor([[1, 1, 1, 0, 5, 4, 2], [0, 5, 6, 7, 14, 4, 2]])
+    valid = tokens != 1
+    everything, window = slice(0, 7), slice(4, 7)
+    shown = kind != "Fourier transforms"
+    for keys in ("window", "canvas"):
+        capture = Capture(frozenset({0, 2}), keys=keys) if shown else None
+        batch = network(tokens, everything, window, valid=valid, capture=capture)
+        for row, before in ((0, 3), (1, 0)):
+            part = slice(window.start - before, window.stop - before)
+            alone = network(tokens[row : row + 1, before:], slice(0, 7 - before), part, capture=capture)
+            torch.testing.assert_close(batch.logits[row], alone.logits[0], rtol=0, atol=1e-5)
+            if shown:
+                kept = batch.attention[row] if keys == "window" else batch.attention[row][:, before:]
+                torch.testing.assert_close(kept, alone.attention[0], rtol=0, atol=1e-5)
+    if not shown:
+        with pytest.raises(dapd.DapdError, match="FNetForMaskedLM does not show the attention"):
+            network(tokens, everything, window, valid=valid, capture=Capture(frozenset({0})))
+
+
+def test_most_families_do_not_see_padding(folder: Path) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        assert not dapd.load(folder, device="cpu", dtype=dtype).network.sees_padding
+
+
 @pytest.mark.parametrize("padding", [0, 1, 3])
 def test_the_longest_length_is_what_the_positions_allow(tmp_path: Path, padding: int) -> None:
     write_model("roberta", tmp_path, pad_token_id=padding, max_position_embeddings=20)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dapd.errors import DapdError, first_line, missing_extra
 from dapd.models.base import Capture, Prediction, Profile
@@ -26,6 +28,9 @@ from dapd.models.checkpoint import (
 )
 from dapd.models.columns import Span, take
 from dapd.models.tokenizer import HubTokenizer, open_auto_tokenizer, quiet
+
+TRIAL = 16
+"""Tokens of the trial that shows whether a model sees padding, behind as much padding."""
 
 
 class HubMaskedLM:
@@ -68,6 +73,10 @@ class HubMaskedLM:
     def device(self) -> torch.device:
         return next(iter(self.inner.parameters())).device  # type: ignore[no-any-return]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self.inner.parameters())).dtype  # type: ignore[no-any-return]
+
     def parameters(self) -> Any:
         return self.inner.parameters()
 
@@ -91,6 +100,48 @@ class HubMaskedLM:
         if cache is not None:
             raise DapdError("this model keeps no keys and values: reuse must be none")
         here = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        if valid is not None and self.sees_padding:
+            logits, attention = self._row_by_row(tokens, here, capture)
+        else:
+            logits, attention = self._pass(tokens, here, capture)
+        if attention is not None:
+            attention = take(attention, window)
+            attention = attention if capture is None or capture.keys == "canvas" else take(attention, window, dim=2)
+        return Prediction(take(logits, window), attention)
+
+    @cached_property
+    def sees_padding(self) -> bool:
+        """Whether padding changes predictions though the model is told to ignore it, as it does in convolutions,
+        Fourier transforms and embeddings made of neighbours. This is tried out once, on a few tokens."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(self.vocab_size, (1, TRIAL), generator=generator).to(self.device)
+        padded = torch.cat((torch.full_like(tokens, self.profile.pad_id), tokens), 1)
+        valid = torch.arange(2 * TRIAL, device=self.device)[None] >= TRIAL
+        try:
+            alone = self._pass(tokens, torch.ones_like(tokens, dtype=torch.bool), None)[0].double()
+            behind = self._pass(padded, valid, None)[0][:, TRIAL:].double()
+        except (RuntimeError, ValueError):  # a model for certain lengths alone
+            return True
+        error = max(1e-3, 16 * torch.finfo(self.dtype).eps) * alone.std()
+        return bool((alone - behind).abs().max() > error)
+
+    def _row_by_row(
+        self, tokens: Int[Tensor, "b l"], here: Bool[Tensor, "b l"], capture: Capture | None
+    ) -> tuple[Float[Tensor, "b l vocab"], Float[Tensor, "b l l"] | None]:
+        """A pass in which every row is computed alone; what belongs to padding is zero."""
+        logits, attentions = [], []
+        for row, valid in zip(tokens, here, strict=True):
+            one, attention = self._pass(row[None, valid], valid[None, valid], capture)
+            before = len(row) - one.shape[1]
+            logits.append(pad(one[0], (0, 0, before, 0)))
+            if attention is not None:
+                attentions.append(pad(attention[0], (before, 0, before, 0)))
+        return torch.stack(logits), torch.stack(attentions) if attentions else None
+
+    def _pass(
+        self, tokens: Int[Tensor, "b l"], here: Bool[Tensor, "b l"], capture: Capture | None
+    ) -> tuple[Float[Tensor, "b l vocab"], Float[Tensor, "b l l"] | None]:
+        """The logits of every column and, where it is asked for, the attention between all columns."""
         extra = {"position_ids": self._positions(tokens, here)} if self.takes_positions else {}
         try:
             out = self.inner(
@@ -103,8 +154,17 @@ class HubMaskedLM:
         except IndexError:
             self._refuse_foreign_ids(tokens)
             raise
-        attention = None if capture is None else self._mean(out.attentions, window, capture)
-        return Prediction(take(out.logits, window), attention)
+        if capture is None:
+            return out.logits, None
+        shown = getattr(out, "attentions", None) or ()
+        length = tokens.shape[1]
+        if any(layer.shape[-2:] != (length, length) for layer in shown) or not shown:
+            raise DapdError(
+                f"{type(self.inner).__name__} does not show the attention between all positions; take a strategy that "
+                "reads none, such as fast-dllm"
+            )
+        layers = [shown[self.full_layers[i]].float().mean(1) for i in sorted(capture.layers)]
+        return out.logits, torch.stack(layers).mean(0)
 
     def _positions(self, tokens: Int[Tensor, "b l"], here: Bool[Tensor, "b l"]) -> Int[Tensor, "b l"]:
         """The position ids that each row would have alone, whatever padding stands before it in a batch.
@@ -119,11 +179,6 @@ class HubMaskedLM:
         foreign = tokens[(tokens < 0) | (tokens >= self.vocab_size)]
         if len(foreign):
             raise DapdError(f"token id {int(foreign[0])} is outside of the vocabulary (0..{self.vocab_size - 1})")
-
-    def _mean(self, attentions: tuple[Tensor, ...], window: Span, capture: Capture) -> Float[Tensor, "batch n k"]:
-        mean = torch.stack([attentions[self.full_layers[i]].float().mean(1) for i in sorted(capture.layers)]).mean(0)
-        rows = take(mean, window)
-        return rows if capture.keys == "canvas" else take(rows, window, dim=2)
 
 
 def _counting_of_positions(inner: Any) -> tuple[int | None, int]:
