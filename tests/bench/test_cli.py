@@ -154,10 +154,16 @@ def test_what_fails_says_why_and_once() -> None:
 
 
 def test_costs_of_one_length_are_those_of_whole_rows() -> None:
-    costs = object.__new__(RowCosts)
-    costs.gen, costs.knots, costs.values = 256, [128], [3.0]
+    costs = RowCosts(gen=256, knots=[128], values=[3.0])
     assert costs(128) == 3
     assert costs(100) == 3 * (100 + 256) / (128 + 256)
+
+
+def test_costs_between_and_beyond_the_lengths_that_were_measured() -> None:
+    costs = RowCosts(gen=256, knots=[100, 200, 300], values=[1.0, 2.0, 4.0])
+    assert [costs(length) for length in (50, 150, 200, 250, 350)] == [0.5, 1.5, 2.0, 3.0, 5.0]
+    later = RowCosts(gen=256, knots=[100, 200, 300], values=[1.5, 2.5, 4.5])
+    assert costs.averaged_with(later)(200) == 2.25
 
 
 def test_targets_of_the_lab_model() -> None:

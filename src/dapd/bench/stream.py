@@ -84,13 +84,13 @@ def stream(bench: Bench, load: Load) -> Iterator[Record]:
     """Decode the same prompts with places that are filled again and in fixed batches, each beside the ideal time.
 
     The ideal is the time that the passes of all rows take where every pass is full: the sum over the rows of their
-    passes x the cost of a row's pass at that row's length, which is measured on batches of equal rows.
+    passes x the cost of a row's pass at that row's length. The costs are measured on batches of equal rows, right
+    before and right after the run that they are compared with: the speed of a machine may change within minutes.
     """
     lengths = load.lengths()
     canvases = [_canvas(bench, length, load.gen, number) for number, length in enumerate(lengths)]
     strategy = Uneven(with_set_of(bench.model, canvases[:1], Dapd(), max(1, load.gen // 45)))
     recordings = Recordings.on(bench.device)
-    cost = RowCosts(bench, load, strategy, recordings)
     about: Record = {
         "kind": "stream",
         "model": bench.name,
@@ -104,11 +104,14 @@ def stream(bench: Bench, load: Load) -> Iterator[Record]:
         ("places filled again", [list(range(len(canvases)))]),
         ("fixed batches", _chunks(len(canvases), load.places)),
     ):
-        # The first run records the CUDA graphs that the second, which is timed, replays.
-        _run(bench, canvases, batches, strategy, load.places, recordings)
+        if recordings is not None:
+            # The first run records the CUDA graphs that the second, which is timed, replays.
+            _run(bench, canvases, batches, strategy, load.places, recordings)
+        before = RowCosts.measured(bench, load, strategy, recordings)
         clear(bench.device)
         heat(bench.device)
         run = _run(bench, canvases, batches, strategy, load.places, recordings)
+        cost = before.averaged_with(RowCosts.measured(bench, load, strategy, recordings))
         ideal = sum(n * cost(lengths[row]) for row, n in run.passes.items())
         yield {
             **about,
@@ -182,25 +185,34 @@ def _canvas(bench: Bench, length: int, gen: int, seed: int) -> Canvas:
     return Canvas.blank(ids.tolist(), gen, mask_id=profile.mask_id)
 
 
+@dataclass(frozen=True)
 class RowCosts:
-    """Seconds that a pass costs for one row, by the length of its prompt.
+    """Seconds that a pass costs for one row, by the length of its prompt."""
 
-    A pass over a full batch of equal rows is timed and divided by their number.
-    """
+    gen: int
+    knots: Sequence[int]
+    """The lengths at which the cost was measured."""
+    values: Sequence[float]
+    """The cost at each of them."""
 
-    def __init__(self, bench: Bench, load: Load, strategy: Uneven, recordings: Recordings | None) -> None:
+    @classmethod
+    def measured(cls, bench: Bench, load: Load, strategy: Uneven, recordings: Recordings | None) -> RowCosts:
+        """Time passes over full batches of equal rows, and divide by the number of rows."""
         lengths = {load.shortest + (load.longest - load.shortest) * i // (KNOTS - 1) for i in range(KNOTS)}
         # Lengths that recordings need not round up: the ideal has no padding.
-        self.gen = load.gen
-        self.knots = sorted({max(1, rounded(length + load.gen, BUCKET) - load.gen) for length in lengths})
-        self.values = [self._measure(bench, knot, load, strategy, recordings) / load.places for knot in self.knots]
+        knots = sorted({max(1, rounded(length + load.gen, BUCKET) - load.gen) for length in lengths})
+        values = []
+        for knot in knots:
+            canvases = random_canvases(bench.model, knot, load.gen, load.places)
+            # A short decoding may end before enough of its passes are timed: then the same one starts again.
+            steps = (step for _ in count() for step in passes(bench.model, canvases, strategy, Options(), recordings))
+            timing = time_steps(steps, bench.device, warmup=bench.warmup, repeats=bench.repeats)
+            values.append(timing.wall_ms / 1e3 / load.places)
+        return cls(load.gen, knots, values)
 
-    def _measure(self, bench: Bench, knot: int, load: Load, strategy: Uneven, recordings: Recordings | None) -> float:
-        canvases = random_canvases(bench.model, knot, load.gen, load.places)
-        # A short decoding may end before enough of its passes are timed: then the same one starts again.
-        steps = (step for _ in count() for step in passes(bench.model, canvases, strategy, Options(), recordings))
-        timing = time_steps(steps, bench.device, warmup=bench.warmup, repeats=bench.repeats)
-        return timing.wall_ms / 1e3
+    def averaged_with(self, other: RowCosts) -> RowCosts:
+        """The mean of two measurements at the same lengths."""
+        return replace(self, values=[(x + y) / 2 for x, y in zip(self.values, other.values, strict=True)])
 
     def __call__(self, length: int) -> float:
         """The cost at a length: interpolated between two knots, or extrapolated from the two nearest."""
