@@ -332,10 +332,9 @@ def test_packed_tensors():
         torch.tensor([[7]], dtype=torch.uint8),
         torch.rand(3),
     ]
-    packing = tree.Packing(tensors)
-    packed = packing.pack(tensors)
+    packed = tree.packed(tensors)
     assert packed.shape == (3 + 48 + 2 + 0 + 32 + 1 + 12,)
-    for old, new in zip(tensors, packing.unpack(packed.clone()), strict=True):
+    for old, new in zip(tensors, tree.unpacked(packed.clone(), tensors), strict=True):
         assert (old.dtype, old.shape) == (new.dtype, new.shape)
         assert torch.equal(old, new)
     assert tree.moved(tensors, torch.device("cpu")) is tensors, "they are there already"

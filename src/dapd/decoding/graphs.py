@@ -22,7 +22,7 @@ from dapd.decoding.exchange import GroupState, Inputs, Results
 from dapd.decoding.plan import PassPlan
 from dapd.decoding.row import Row, has_hash
 from dapd.decoding.step import Outcome
-from dapd.decoding.tree import Packing, filled, mapped, signature, tensors
+from dapd.decoding.tree import mapped, packed, signature, tensors, unpacked
 from dapd.errors import DapdError
 from dapd.kernels.cuda_graph import capture
 from dapd.models.base import MaskedLM
@@ -100,16 +100,13 @@ class Recording:
     ) -> None:
         self.pool = pool
         self.mode = kernels.mode(recorder.device)
-        values = tensors(given)
-        self.packing = Packing(values)
-        self.packed = self.packing.pack(values).to(recorder.device, copy=True)
+        self.packed = packed(given).to(recorder.device, copy=True)
         self.states: list[GroupState] = mapped(torch.clone, list(states))
-        inputs: Inputs = filled(given, self.packing.unpack(self.packed))
+        inputs: Inputs = unpacked(self.packed, given)
 
         def work() -> tuple[Tensor, list[Outcome], list[object]]:
             outcomes, memories = run(inputs, self.states)
-            self.results = Packing(tensors(outcomes))
-            return self.results.pack(tensors(outcomes)), outcomes, memories
+            return packed(outcomes), outcomes, memories
 
         self.replay = recorder.record(work, try_first=try_first)
 
@@ -125,10 +122,10 @@ class Flight:
     ) -> None:
         self.recording = recording
         self.lock = lock
-        self.packed = recording.packing.pack(tensors(inputs))
+        self.packed = packed(inputs)
         if recording.packed.is_cuda:
             self.packed = self.packed.pin_memory()
-        self.inputs: Inputs = filled(inputs, recording.packing.unpack(self.packed))
+        self.inputs: Inputs = unpacked(self.packed, inputs)
         self._launch(tensors(list(states)))
 
     def _launch(self, values: Sequence[Tensor]) -> None:
@@ -136,14 +133,14 @@ class Flight:
             self.recording.packed.copy_(self.packed, non_blocking=True)
             for buffer, value in zip(tensors(self.recording.states), values, strict=True):
                 buffer.copy_(value)
-            packed, outcomes, memories = self.recording.replay()
+            results, outcomes, memories = self.recording.replay()
             self.memories: list[object] = mapped(torch.clone, memories)
-            results = torch.empty_like(packed, device=HOST, pin_memory=packed.is_cuda)
-            results.copy_(packed, non_blocking=True)
-            self.landed = torch.cuda.Event() if packed.is_cuda else None  # type: ignore[no-untyped-call]
+            copy = torch.empty_like(results, device=HOST, pin_memory=results.is_cuda)
+            copy.copy_(results, non_blocking=True)
+            self.landed = torch.cuda.Event() if results.is_cuda else None  # type: ignore[no-untyped-call]
             if self.landed is not None:
                 self.landed.record()
-            self.outcomes: list[Outcome] = filled(outcomes, self.recording.results.unpack(results))
+            self.outcomes: list[Outcome] = unpacked(copy, outcomes)
 
     def wait(self) -> Results:
         """The outcomes, on the host, and the memories."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -64,25 +64,22 @@ def signature(tree: Any) -> Hashable:
     return tuple((*leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves(tree))
 
 
-class Packing:
-    """Tensors in one piece of memory, so that one operation copies them all."""
+def packed(tree: Any) -> UInt8[Tensor, " bytes"]:
+    """All tensors in one piece of memory, so that one operation copies them."""
+    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in _wide_first(tree)])
 
-    def __init__(self, like: Sequence[Tensor]) -> None:
-        self.kinds = [(tensor.dtype, tensor.shape) for tensor in like]
-        # Wide numbers first: then every tensor begins at an address that its dtype allows.
-        self.order = sorted(range(len(like)), key=lambda number: -like[number].element_size())
-        self.sizes = [like[number].numel() * like[number].element_size() for number in self.order]
 
-    def pack(self, tensors: Sequence[Tensor]) -> UInt8[Tensor, " bytes"]:
-        return torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in self.order])
+def unpacked(memory: UInt8[Tensor, " bytes"], like: Any) -> Any:
+    """A tree like another, whose tensors are views of the memory into which such a tree was packed."""
+    order = _wide_first(like)
+    parts = memory.split_with_sizes([tensor.nbytes for tensor in order])
+    views = {id(old): part.view(old.dtype).view(old.shape) for old, part in zip(order, parts, strict=True)}
+    return mapped(lambda old: views[id(old)], like)
 
-    def unpack(self, packed: UInt8[Tensor, " bytes"]) -> list[Tensor]:
-        """Views, in the order in which the tensors came."""
-        views = [packed] * len(self.kinds)
-        for number, part in zip(self.order, packed.split_with_sizes(self.sizes), strict=True):
-            dtype, shape = self.kinds[number]
-            views[number] = part.view(dtype).view(shape)
-        return views
+
+def _wide_first(tree: Any) -> list[Tensor]:
+    """The tensors, wide numbers first: packed in this order, each begins at an address that its dtype allows."""
+    return sorted(tensors(tree), key=lambda tensor: -tensor.element_size())
 
 
 def moved(tree: Any, device: torch.device) -> Any:
@@ -90,5 +87,4 @@ def moved(tree: Any, device: torch.device) -> Any:
     values = tensors(tree)
     if not values or values[0].device == device:
         return tree
-    packing = Packing(values)
-    return filled(tree, packing.unpack(packing.pack(values).to(device)))
+    return unpacked(packed(tree).to(device), tree)
