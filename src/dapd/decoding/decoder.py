@@ -13,7 +13,7 @@ from operator import itemgetter
 import torch
 
 from dapd.canvas import Canvas
-from dapd.decoding.exchange import GroupState, Inputs, Results, remember, repeats
+from dapd.decoding.exchange import GroupState, Inputs, Results, repeats
 from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, Run, obstacle, weights_of
 from dapd.decoding.loop import commit, run_pass
 from dapd.decoding.options import Options
@@ -222,12 +222,12 @@ class Decoder:
             outcomes, memories = flight()
         self.columns_needed += plan.columns_needed
         self.columns_computed += plan.columns_computed
-        remember(plan, memories)
         steps = []
-        for group, outcome in zip(plan.groups, outcomes, strict=True):
+        for group, outcome, memory in zip(plan.groups, outcomes, memories, strict=True):
             for index, row in enumerate(dict.fromkeys(group.members)):
                 if row in self.rows:  # it may have been cancelled meanwhile
                     try:
+                        row.memory = mapped(itemgetter(index), memory)
                         part = mapped(itemgetter(index), outcome)
                         steps.append(commit(row, part, began, len(plan.rows)))
                     except Exception as error:  # of any kind: rows before it have advanced, so the pass is not repeated

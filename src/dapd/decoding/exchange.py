@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,8 +13,7 @@ from torch.nn.functional import pad
 from dapd.decoding.plan import PassPlan
 from dapd.decoding.row import Row
 from dapd.decoding.step import Outcome
-from dapd.decoding.tree import filled, mapped, tensors
-from dapd.errors import StrategyContractError
+from dapd.decoding.tree import filled, tensors
 from dapd.models.cache import KVPool
 from dapd.models.columns import Span, as_tensor
 
@@ -95,6 +93,7 @@ class GroupState:
     noise: Float[Tensor, "g n"] | None
     """Random numbers for the strategy; None where it does not ask for any."""
     memory: object
+    """Every tensor in it has the rows as its first dimension."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], vocab_size: int) -> GroupState:
@@ -103,32 +102,8 @@ class GroupState:
             uniform = torch.stack([row.draw("tokens", vocab_size) for row in rows])
         if rows[0].needs.draws:
             noise = torch.stack([row.draw("strategy") for row in rows])
-        return cls(uniform, noise, _joined([row.memory for row in rows]))
-
-
-def _joined(memories: Sequence[object]) -> object:
-    """The memories of several rows as one, in which every tensor has the rows as its first dimension."""
-    parts = [tensors(memory) for memory in memories]
-    return filled(memories[0], [torch.stack(column) for column in zip(*parts, strict=True)])
-
-
-def remember(plan: PassPlan, trees: Sequence[object]) -> None:
-    """Give every row its part of the memories that the strategies returned; if one is refused, no row gets any."""
-    for group, tree in zip(plan.groups, trees, strict=True):
-        _check_memory(group.members, tree)
-    for group, tree in zip(plan.groups, trees, strict=True):
-        for index, row in enumerate(group.members):
-            row.memory = mapped(itemgetter(index), tree)
-
-
-def _check_memory(rows: Sequence[Row], tree: object) -> None:
-    values = tensors(tree)
-    if any(value.shape[:1] != (len(rows),) for value in values):
-        shapes = ", ".join(str(list(value.shape)) for value in values)
-        raise StrategyContractError(
-            f"strategy {type(rows[0].strategy).__name__} remembers tensors of shape {shapes} for a batch of "
-            f"{len(rows)}; the first dimension of each must be the batch"
-        )
+        parts = zip(*(tensors(row.memory) for row in rows), strict=True)
+        return cls(uniform, noise, filled(rows[0].memory, map(torch.stack, parts)))
 
 
 def repeats(plan: PassPlan, outcomes: Sequence[Outcome]) -> bool:

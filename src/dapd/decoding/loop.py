@@ -21,6 +21,8 @@ from dapd.decoding.plan import Group, PassPlan
 from dapd.decoding.row import Constraint, Row
 from dapd.decoding.sampling import choose
 from dapd.decoding.step import Outcome, Step, Top
+from dapd.decoding.tree import tensors
+from dapd.errors import StrategyContractError
 from dapd.models.base import Capture, MaskedLM, Prediction, Profile, check_prediction
 from dapd.models.cache import KVCache, KVPool
 from dapd.models.columns import take, width
@@ -48,6 +50,7 @@ def run_pass(
         top = likeliest(seen, row.options.record_top)
         selection = row.strategy.select(seen, state.memory)
         check_selection(row.strategy, selection, seen.masked.shape)
+        check_memory(row, selection.memory, len(group.members))
         chosen = selection.commit if run is None else selection.commit | run
         edges = selection.edges if row.options.record_edges else None
         outcomes.append(Outcome(commit=chosen, token=token, confidence=confidence, edges=edges, top=top))
@@ -130,6 +133,17 @@ def eos_run(seen: Observation, profile: Profile, threshold: float) -> Bool[Tenso
     predicted = (seen.token == profile.eos_id) & (seen.confidence >= threshold)
     ends = torch.where(seen.current == profile.mask_id, predicted, seen.current == profile.eos_id)
     return ends.flip(-1).int().cumprod(-1).flip(-1).bool()
+
+
+def check_memory(row: Row, memory: object, n_rows: int) -> None:
+    """Refuse a memory of which no row could take its part along."""
+    values = tensors(memory)
+    if any(value.shape[:1] != (n_rows,) for value in values):
+        shapes = ", ".join(str(list(value.shape)) for value in values)
+        raise StrategyContractError(
+            f"strategy {type(row.strategy).__name__} remembers tensors of shape {shapes} for a batch of {n_rows}; "
+            "the first dimension of each must be the batch"
+        )
 
 
 def likeliest(seen: Observation, count: int) -> Top | None:
