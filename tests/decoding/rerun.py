@@ -1,4 +1,4 @@
-"""A recorder for the CPU, so that recordings can be tested without a GPU."""
+"""What stands for `CudaGraphs` on the CPU, so that recordings can be tested without a GPU."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -50,19 +50,6 @@ PATIENCE = 64
 HOST = torch.device("cpu")
 
 
-class Recorder(Protocol):
-    """Records work so that it can be repeated."""
-
-    device: torch.device
-
-    def record(self, work: Callable[[], T], *, try_first: bool) -> Callable[[], T]:
-        """What repeats `work` on the tensors that it reads now; its results are the same tensors, written again.
-
-        `try_first`: run it once beforehand and refuse what cannot be recorded.
-        """
-        ...
-
-
 class CudaGraphs:
     """Records work as CUDA graphs that share one pool of memory: they never run at the same time."""
 
@@ -76,6 +63,10 @@ class CudaGraphs:
             self.pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Callable[[], T], *, try_first: bool = True) -> Callable[[], T]:
+        """What repeats `work` on the tensors that it reads now; its results are the same tensors, written again.
+
+        `try_first`: run it once beforehand and refuse what cannot be recorded.
+        """
         with torch.cuda.device(self.device), torch.no_grad():
             try:
                 return capture(work, stream=self.stream, pool=self.pool, warmups=int(try_first), refuse_waiting=True)
@@ -90,7 +81,7 @@ class Recording:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: CudaGraphs,
         run: Run,
         given: Inputs,
         states: Sequence[GroupState],
@@ -165,7 +156,7 @@ class Recordings:
     Several decodings may share them, in several threads too: one pass runs at a time.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: CudaGraphs) -> None:
         self.recorder = recorder
         self.kept: OrderedDict[Key, Recording] = OrderedDict()
         self.occurrences: OrderedDict[Key, int | None] = OrderedDict()
