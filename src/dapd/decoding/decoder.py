@@ -194,11 +194,10 @@ class Decoder:
         inputs = Inputs.of(plan, self.model.profile.pad_id, pool)
         states = [GroupState.of(group.members, self.model.vocab_size) for group in plan.groups]
         run = partial(run_pass, self.model, plan, pool)
+        flight = None
         if self.recordings is not None and all(row.recordable for row in plan.rows):
             flight = self.recordings.launch(self.weights, run, plan, inputs, states, pool)
-            if flight is not None:
-                return Launch(plan, began, flight)
-        return Launch(plan, began, partial(self._run, run, inputs, states))
+        return Launch(plan, began, flight or partial(self._run, run, inputs, states))
 
     def _run(self, run: Run, inputs: Inputs, states: Sequence[GroupState]) -> Results:
         """A pass without a recording, operation by operation."""

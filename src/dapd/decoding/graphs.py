@@ -6,6 +6,7 @@ inputs are copied in, in one transfer, and outcomes are copied out, in another.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections import OrderedDict
@@ -159,9 +160,9 @@ class Recordings:
     def __init__(self, recorder: CudaGraphs) -> None:
         self.recorder = recorder
         self.kept: OrderedDict[Key, Recording] = OrderedDict()
-        self.occurrences: OrderedDict[Key, int | None] = OrderedDict()
-        """How often a kind of pass ran without a recording. None: it cannot be recorded. Below 0: that many
-        more such passes until recording it is tried again."""
+        self.occurrences: OrderedDict[Key, float] = OrderedDict()
+        """How often a kind of pass ran without a recording. Below 0: that many more such passes until recording it
+        is tried again; without end where it cannot be recorded."""
         self.proven: OrderedDict[Hashable, None] = OrderedDict()
         """Rules with which a pass was recorded before, whatever its shapes: no trial run is needed."""
         self.free: list[KVPool] = []
@@ -202,8 +203,8 @@ class Recordings:
     def _occurred(self, key: Key) -> bool:
         """Count one more pass of a kind, and say whether it is time to record it."""
         times = self.occurrences.get(key, 0)
-        _put(self.occurrences, key, None if times is None else times + 1, MAX_KINDS)
-        return times is not None and times > 0
+        _put(self.occurrences, key, times + 1, MAX_KINDS)
+        return times > 0
 
     def _record(self, key: Key, plan: PassPlan, record: Callable[..., Recording]) -> None:
         try:
@@ -213,7 +214,7 @@ class Recordings:
             names = ", ".join(dict.fromkeys(type(row.strategy).__name__ for row in plan.rows))
             why = (str(error).splitlines() or [type(error).__name__])[0]
             # Too little memory now may be enough later: try again after a while.
-            self.occurrences[key] = -PATIENCE if "out of memory" in str(error) else None
+            self.occurrences[key] = -PATIENCE if "out of memory" in str(error) else -math.inf
             if any(row.options.graphs for row in plan.rows):
                 raise DapdError(f"a pass of strategy {names} cannot be recorded: {why}") from error
             warnings.warn(f"passes of strategy {names} run without CUDA graphs: {why}", stacklevel=2)
@@ -251,9 +252,7 @@ def _put(store: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
 
 def weights_of(model: MaskedLM) -> Hashable:
     """Address and dtype of every weight. Part of a recording's key: a CUDA graph reads fixed addresses."""
-    weights: list[Tensor] = []
-    for name in ("parameters", "buffers"):
-        weights += getattr(model, name, tuple)()
+    weights = (*getattr(model, "parameters", tuple)(), *getattr(model, "buffers", tuple)())
     return tuple((weight.data_ptr(), weight.dtype) for weight in weights)
 
 
