@@ -196,7 +196,12 @@ class Row:
         commit = choices & (choices.cumsum(-1) == 1) if self._begins_shifted_block() else outcome.commit
         if self.constraint is not None:
             commit = self._with_forced(self.constraint, commit, outcome.token)
-        self._note_idle(int(commit.sum()))
+        self.idle = 0 if commit.any() else self.idle + 1
+        if self.idle > self.needs.max_idle:
+            raise StrategyContractError(
+                f"strategy {type(self.strategy).__name__} selected nothing (step {self.passes}, row {self.name}) with "
+                f"{self.left[self.block]} masks left; it must select at least one position"
+            )
         return commit
 
     def advance(self, canvas: Canvas) -> None:
@@ -263,14 +268,6 @@ class Row:
         if self.banned.intersection(outcome.token[outcome.commit].tolist()):
             raise DapdError(f"no token is left at {where}: the model rules out (-inf) all that may be predicted")
 
-    def _note_idle(self, committed: int) -> None:
-        self.idle = 0 if committed else self.idle + 1
-        if self.idle > self.needs.max_idle:
-            raise StrategyContractError(
-                f"strategy {type(self.strategy).__name__} selected nothing (step {self.passes}, row {self.name}) with "
-                f"{self.left[self.block]} masks left; it must select at least one position"
-            )
-
 
 def has_hash(strategy: Selects) -> bool:
     """Whether equal strategies can be recognised as equal."""
@@ -304,12 +301,12 @@ def _check(model: MaskedLM, canvas: Canvas, row: Row) -> None:
         raise DapdError("every token is suppressed: there is nothing left to predict")
     if row.constraint is not None:
         row.constraint.check(canvas)
-    if row.needs.attention is not None and not model.n_layers:
-        raise DapdError(
-            f"strategy {type(row.strategy).__name__} reads attention, and the model {type(model).__name__} shows none "
-            "(its n_layers is 0); take a strategy that reads none, such as fast-dllm"
-        )
     if row.needs.sees == "canvas" and row.keeps:
         raise DapdError(f"strategy {type(row.strategy).__name__} looks at the whole canvas; reuse must be none")
     if row.needs.attention is not None:
+        if not model.n_layers:
+            raise DapdError(
+                f"strategy {type(row.strategy).__name__} reads attention, and the model {type(model).__name__} shows "
+                "none (its n_layers is 0); take a strategy that reads none, such as fast-dllm"
+            )
         row.needs.attention.resolve(model.n_layers)
