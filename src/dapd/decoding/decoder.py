@@ -24,6 +24,7 @@ from dapd.decoding.tree import mapped, moved
 from dapd.errors import DapdError
 from dapd.models.base import MaskedLM
 from dapd.models.cache import KVPool
+from dapd.models.columns import width
 from dapd.strategies.base import Selects
 
 GROWTH = 128
@@ -219,8 +220,8 @@ class Decoder:
                 self.ahead.append(Launch(plan, time.perf_counter(), flight))
         else:
             outcomes, memories = flight()
-        self.columns_needed += plan.columns_needed
-        self.columns_computed += plan.columns_computed
+        self.columns_needed += sum(width(row.columns()) for row in plan.rows)
+        self.columns_computed += len(plan.members) * width(plan.span)
         steps = []
         for group, outcome, memory in zip(plan.groups, outcomes, memories, strict=True):
             for index, row in enumerate(dict.fromkeys(group.members)):

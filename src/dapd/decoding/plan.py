@@ -65,16 +65,6 @@ class PassPlan:
         rules = tuple(group.members[0].rule for group in self.groups)
         return rules, self.attention, self.padded, isinstance(self.span, slice), isinstance(self.window, slice)
 
-    @property
-    def columns_needed(self) -> int:
-        """Columns that the rows need computed."""
-        return sum(width(row.columns()) for row in self.rows)
-
-    @property
-    def columns_computed(self) -> int:
-        """The same with the padding."""
-        return len(self.members) * width(self.span)
-
 
 class Planner:
     """Plans the next pass of every row.
@@ -137,9 +127,8 @@ class Planner:
         """
         columns = [_shifted(one, length - row.length) for one, row in zip(positions, rows, strict=True)]
         first = columns[0]
-        same = isinstance(first, slice) and all(isinstance(one, slice) and one == first for one in columns)
-        moves = self.multiple > 1 and any(len(row.blocks) > 1 for row in rows)
-        if isinstance(first, slice) and same and (not moves or first == slice(0, length)):
+        moves = self.multiple > 1 and any(len(row.blocks) > 1 for row in rows) and first != slice(0, length)
+        if isinstance(first, slice) and all(one == first for one in columns) and not moves:
             return first
         lists = [torch.arange(one.start, one.stop) if isinstance(one, slice) else one for one in columns]
         most = rounded(max(len(one) for one in lists), self.multiple)
