@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
 import torch
 
 from dapd.canvas import Canvas
-from dapd.decoding.exchange import GroupState, Inputs, Results, repeats
-from dapd.decoding.graphs import BUCKET, HOST, Flight, Recordings, Run, obstacle, weights_of
+from dapd.decoding.exchange import GroupState, Inputs, repeats
+from dapd.decoding.graphs import BUCKET, HOST, Pass, Recordings, obstacle, weights_of
 from dapd.decoding.loop import commit, run_pass
 from dapd.decoding.options import Options
 from dapd.decoding.plan import PassPlan, Planner, rounded
@@ -29,17 +28,6 @@ from dapd.strategies.base import Selects
 
 GROWTH = 128
 """A pool of keys and values that has become too short is replaced by one whose length is a multiple of this."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A pass whose turn has come."""
-
-    plan: PassPlan
-    began: float
-    flight: Flight | Callable[[], Results]
-    """The replay of a recorded pass, which may already be running on the device; or what runs a pass without a
-    recording."""
 
 
 class Decoder:
@@ -67,7 +55,7 @@ class Decoder:
         """The error of each row that had to leave, by the row's name; the other rows continue."""
         self.pool: KVPool | None = None
         """Memory for keys and values, once a row reuses any."""
-        self.ahead: list[Launch] = []
+        self.ahead: list[Pass] = []
         """Passes of the next step that were launched already."""
         self.charged = 0.0
         """The time up to which seconds were charged to rows: passes that overlap share them, and none counts twice."""
@@ -115,7 +103,7 @@ class Decoder:
                     self._fail(row, error)
             ahead = self.ahead
             self.ahead = []
-            on_their_way = {row for launch in ahead for row in launch.plan.rows}
+            on_their_way = {row for pass_ in ahead for row in pass_.plan.rows}
             steps = self._pass([row for row in self.rows if row not in on_their_way], ahead)
         self.rows = [row for row in self.rows if not row.done]
         return steps
@@ -154,25 +142,25 @@ class Decoder:
     def _has_place(self) -> bool:
         return self.places is None or len(self.rows) < self.places
 
-    def _pass(self, rows: Sequence[Row], ahead: Sequence[Launch] = ()) -> list[Step]:
+    def _pass(self, rows: Sequence[Row], ahead: Sequence[Pass] = ()) -> list[Step]:
         """Run a pass of some rows in addition to those under way: all replays are started before one is awaited."""
         planned = self.planner.passes(rows, 0 if self.pool is None else self.pool.length)
         # Rows of a pass that is launched ahead stay among themselves. If other rows are planned as well, nothing more
         # is launched ahead, so that the next step plans all rows together.
         steady = not (ahead and planned)
         steps: list[Step] = []
-        launches = [*ahead]
+        passes = [*ahead]
         for plan in planned:
             try:
-                launches.append(self._start(plan))
+                passes.append(self._start(plan))
             except Exception as error:
                 steps += self._one_by_one(plan.rows, error)
         # Passes without a recording come first: the host is busy with them while the device replays the others.
-        for launch in sorted(launches, key=lambda launch: isinstance(launch.flight, Flight)):
+        for pass_ in sorted(passes, key=lambda pass_: pass_.flight is not None):
             try:
-                steps += self._finish(launch, steady)
+                steps += self._finish(pass_, steady)
             except Exception as error:
-                steps += self._one_by_one(launch.plan.rows, error)
+                steps += self._one_by_one(pass_.plan.rows, error)
         return steps
 
     def _one_by_one(self, rows: Sequence[Row], error: Exception) -> list[Step]:
@@ -188,38 +176,33 @@ class Decoder:
             self.failures[row.name] = error
             self.rows.remove(row)
 
-    def _start(self, plan: PassPlan) -> Launch:
+    def _start(self, plan: PassPlan) -> Pass:
         """Prepare forward, observe and select; where they are recorded, the device begins to replay them."""
         began = time.perf_counter()
         pool = self.pool if plan.rows[0].keeps else None  # all rows of a pass keep theirs, or none does
         inputs = Inputs.of(plan, self.model.profile.pad_id, pool)
         states = [GroupState.of(group.members, self.model.vocab_size) for group in plan.groups]
-        run = partial(run_pass, self.model, plan, pool)
-        flight = None
+        pass_ = Pass(plan, pool, partial(run_pass, self.model, plan, pool), inputs, states, began)
         if self.recordings is not None and all(row.recordable for row in plan.rows):
-            flight = self.recordings.launch(self.weights, run, plan, inputs, states, pool)
-        return Launch(plan, began, flight or partial(self._run, run, inputs, states))
+            pass_.flight = self.recordings.launch(self.weights, pass_)
+        return pass_
 
-    def _run(self, run: Run, inputs: Inputs, states: Sequence[GroupState]) -> Results:
-        """A pass without a recording, operation by operation."""
-        outcomes, memories = run(moved(inputs, self.model.device), states)
-        return moved(outcomes, HOST), memories
-
-    def _finish(self, launch: Launch, steady: bool) -> list[Step]:
+    def _finish(self, pass_: Pass, steady: bool) -> list[Step]:
         """Wait for a pass, and commit what was selected; in a steady state its next one is launched before that."""
-        plan = launch.plan
-        began = max(launch.began, self.charged)
-        flight = launch.flight
-        if isinstance(flight, Flight):
+        plan = pass_.plan
+        began = max(pass_.began, self.charged)
+        flight = pass_.flight
+        if flight is None:
+            outcomes, memories = pass_.run(moved(pass_.inputs, self.model.device), pass_.states)
+            outcomes = moved(outcomes, HOST)
+        else:
             may_repeat = steady and flight.may_repeat() and self._goes_on(plan.rows)
             outcomes, memories = flight.wait()
             if may_repeat and repeats(plan, outcomes):
                 # The next pass is launched before the rows get the results of this one: the device computes it while
                 # the host goes on with the rows.
                 flight.again(plan, outcomes)
-                self.ahead.append(Launch(plan, time.perf_counter(), flight))
-        else:
-            outcomes, memories = flight()
+                self.ahead.append(pass_)
         self.columns_needed += sum(width(row.columns()) for row in plan.rows)
         self.columns_computed += len(plan.members) * width(plan.span)
         steps = []

@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -32,7 +32,6 @@ from dapd.models.cache import KVPool
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
-Run = Callable[[Inputs, Sequence[GroupState]], Results]
 Key = tuple[Hashable, ...]
 """What a recording holds for; the last part is the identity of the pool that it uses, or None."""
 
@@ -49,6 +48,24 @@ PATIENCE = 64
 """Passes after which a recording that lacked memory is tried again."""
 
 HOST = torch.device("cpu")
+
+
+@dataclass
+class Pass:
+    """A pass whose turn has come, with everything that it reads."""
+
+    plan: PassPlan
+    pool: KVPool | None
+    """The keys and values that its rows keep; None: they keep none."""
+    run: Callable[[Inputs, Sequence[GroupState]], Results]
+    """Computes it from inputs and states on the device."""
+    inputs: Inputs
+    states: list[GroupState]
+    began: float
+    """When its turn came; if it is replayed for the next turns, the first of them."""
+    flight: Flight | None = None
+    """Its replay, which may already be running on the device; None: it has no recording, and is computed when its
+    results are asked for."""
 
 
 class CudaGraphs:
@@ -80,24 +97,15 @@ class CudaGraphs:
 class Recording:
     """One recorded pass and the buffers that it reads."""
 
-    def __init__(
-        self,
-        recorder: CudaGraphs,
-        run: Run,
-        given: Inputs,
-        states: Sequence[GroupState],
-        pool: KVPool | None,
-        *,
-        try_first: bool,
-    ) -> None:
-        self.pool = pool
+    def __init__(self, recorder: CudaGraphs, pass_: Pass, *, try_first: bool) -> None:
+        self.pool = pass_.pool
         self.mode = kernels.mode(recorder.device)
-        self.packed = packed(given).to(recorder.device, copy=True)
-        self.states: list[GroupState] = mapped(torch.clone, list(states))
-        inputs: Inputs = unpacked(self.packed, given)
+        self.packed = packed(pass_.inputs).to(recorder.device, copy=True)
+        self.states: list[GroupState] = mapped(torch.clone, pass_.states)
+        inputs: Inputs = unpacked(self.packed, pass_.inputs)
 
         def work() -> tuple[Tensor, list[Outcome], list[object]]:
-            outcomes, memories = run(inputs, self.states)
+            outcomes, memories = pass_.run(inputs, self.states)
             return packed(outcomes), outcomes, memories
 
         self.replay = recorder.record(work, try_first=try_first)
@@ -109,16 +117,14 @@ class Flight:
     Its results are copied out right after it, so that another recording may run before they are waited for.
     """
 
-    def __init__(
-        self, recording: Recording, inputs: Inputs, states: Sequence[GroupState], lock: AbstractContextManager[object]
-    ) -> None:
+    def __init__(self, recording: Recording, pass_: Pass, lock: AbstractContextManager[object]) -> None:
         self.recording = recording
         self.lock = lock
-        self.packed = packed(inputs)
+        self.packed = packed(pass_.inputs)
         if recording.packed.is_cuda:
             self.packed = self.packed.pin_memory()
-        self.inputs: Inputs = unpacked(self.packed, inputs)
-        self._launch(tensors(list(states)))
+        self.inputs: Inputs = unpacked(self.packed, pass_.inputs)
+        self._launch(tensors(pass_.states))
 
     def _launch(self, values: Sequence[Tensor]) -> None:
         with self.lock:
@@ -177,28 +183,21 @@ class Recordings:
     def device(self) -> torch.device:
         return self.recorder.device
 
-    def launch(
-        self,
-        weights: Hashable,
-        run: Run,
-        plan: PassPlan,
-        inputs: Inputs,
-        states: Sequence[GroupState],
-        pool: KVPool | None,
-    ) -> Flight | None:
+    def launch(self, weights: Hashable, pass_: Pass) -> Flight | None:
         """Replay a pass that is recorded, or record it if such a pass has run before; None: it must run unrecorded.
 
         `weights` tells models apart; the rules and shapes of a pass do not.
         """
         with self.lock:
-            shapes = (signature(inputs), signature(list(states)))
-            key = (weights, plan.rules, shapes, kernels.mode(self.device), None if pool is None else id(pool))
+            shapes = signature([pass_.inputs, pass_.states])
+            pool = None if pass_.pool is None else id(pass_.pool)
+            key = (weights, pass_.plan.rules, shapes, kernels.mode(self.device), pool)
             if key not in self.kept and self._occurred(key):
-                self._record(key, plan, partial(Recording, self.recorder, run, inputs, states, pool))
+                self._record(key, pass_)
             if key not in self.kept:
                 return None
             self.kept.move_to_end(key)
-            return Flight(self.kept[key], inputs, states, self.lock)
+            return Flight(self.kept[key], pass_, self.lock)
 
     def _occurred(self, key: Key) -> bool:
         """Count one more pass of a kind, and say whether it is time to record it."""
@@ -206,9 +205,11 @@ class Recordings:
         _put(self.occurrences, key, times + 1, MAX_KINDS)
         return times > 0
 
-    def _record(self, key: Key, plan: PassPlan, record: Callable[..., Recording]) -> None:
+    def _record(self, key: Key, pass_: Pass) -> None:
+        plan = pass_.plan
         try:
-            _put(self.kept, key, record(try_first=plan.rules not in self.proven), MAX_RECORDINGS)
+            recording = Recording(self.recorder, pass_, try_first=plan.rules not in self.proven)
+            _put(self.kept, key, recording, MAX_RECORDINGS)
             _put(self.proven, plan.rules, None, MAX_KINDS)
         except RuntimeError as error:
             names = ", ".join(dict.fromkeys(type(row.strategy).__name__ for row in plan.rows))
