@@ -22,29 +22,6 @@ Results = tuple[list[Outcome], list[object]]
 
 
 @dataclass(frozen=True)
-class GroupInputs:
-    """The inputs of a pass that belong to one group."""
-
-    choices: Bool[Tensor, "g n"]
-    """Positions that may be committed."""
-    window: Int[Tensor, "g 2"]
-    """First position of the window, and the one after its last."""
-    block: Int[Tensor, "g 2"]
-    """First position of the active block, and the one after its last."""
-    counts: Int[Tensor, "5 g"]
-    """The numbers of `Progress`, in order."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> GroupInputs:
-        return cls(
-            choices=torch.stack([row.choices for row in rows]),
-            window=torch.tensor([(row.window.start, row.window.stop) for row in rows]),
-            block=torch.tensor([(row.blocks[row.block].start, row.blocks[row.block].stop) for row in rows]),
-            counts=torch.tensor([row.counts for row in rows]).T.contiguous(),
-        )
-
-
-@dataclass(frozen=True)
 class Inputs:
     """Everything that differs from pass to pass; it travels to the device in one piece."""
 
@@ -57,31 +34,43 @@ class Inputs:
     """The columns to predict, likewise."""
     places: Int[Tensor, " b"] | None
     """Each row's place among the kept keys and values; None: all places in order, or nothing is kept."""
-    groups: tuple[GroupInputs, ...]
+    windows: Int[Tensor, "b 2"]
+    """The first position of each row's window, and the one after its last."""
+    blocks: Int[Tensor, "b 2"]
+    """Those of its active block."""
+    counts: Int[Tensor, "5 b"]
+    """The numbers of `Progress`, in order."""
+    choices: tuple[Bool[Tensor, "g n"], ...]
+    """For each group the positions of the windows that may be committed."""
 
     @classmethod
     def of(cls, plan: PassPlan, pad_id: int, pool: KVPool | None) -> Inputs:
         """The inputs of a pass whose keys and values are kept in `pool`; None: they are not kept."""
-        places = [row.place for row in plan.members]
+        rows = plan.members
+        places = [row.place for row in rows]
+        active = [row.blocks[row.block] for row in rows]
         return cls(
-            tokens=torch.stack([pad(r.canvas.tokens, (plan.length - r.length, 0), value=pad_id) for r in plan.members]),
-            padding=torch.tensor([plan.length - row.length for row in plan.members]),
+            tokens=torch.stack([pad(row.canvas.tokens, (plan.length - row.length, 0), value=pad_id) for row in rows]),
+            padding=torch.tensor([plan.length - row.length for row in rows]),
             span=plan.span,
             window=plan.window,
             places=None if pool is None or places == [*range(pool.rows)] else torch.tensor(places),
-            groups=tuple(GroupInputs.of(group.members) for group in plan.groups),
+            windows=torch.tensor([(row.window.start, row.window.stop) for row in rows]),
+            blocks=torch.tensor([(block.start, block.stop) for block in active]),
+            counts=torch.tensor([row.counts for row in rows]).T.contiguous(),
+            choices=tuple(torch.stack([row.choices for row in group.members]) for group in plan.groups),
         )
 
     def advance(self, plan: PassPlan, outcomes: Sequence[Outcome]) -> None:
         """Make these the inputs of the next pass, where that has the same form: tokens committed, fewer masks."""
         window = as_tensor(self.window, self.tokens) if isinstance(self.window, slice) else self.window
-        for group, inputs, outcome in zip(plan.groups, self.groups, outcomes, strict=True):
+        for group, choices, outcome in zip(plan.groups, self.choices, outcomes, strict=True):
             tokens = self.tokens[group.rows]
             columns = window[group.rows, : outcome.commit.shape[1]]
             tokens.scatter_(1, columns, torch.where(outcome.commit, outcome.token, tokens.gather(1, columns)))
-            inputs.choices.logical_and_(~outcome.commit)
-            inputs.counts[0] -= outcome.commit.sum(-1)
-            inputs.counts[3] += 1
+            choices.logical_and_(~outcome.commit)
+            self.counts[0, group.rows] -= outcome.commit.sum(-1)
+        self.counts[3] += 1
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dapd.decoding.exchange import GroupInputs, GroupState, Inputs, Results
+from dapd.decoding.exchange import GroupState, Inputs, Results
 from dapd.decoding.plan import Group, PassPlan
 from dapd.decoding.row import Constraint, Row
 from dapd.decoding.sampling import choose
@@ -40,9 +40,9 @@ def run_pass(
     prediction = forward(model, plan, pool, inputs)
     outcomes: list[Outcome] = []
     memories: list[object] = []
-    for group, group_inputs, state in zip(plan.groups, inputs.groups, states, strict=True):
+    for group, choices, state in zip(plan.groups, inputs.choices, states, strict=True):
         row = group.members[0]
-        seen = observe(model, inputs, prediction, group, group_inputs, state)
+        seen = observe(model, inputs, prediction, group, choices, state)
         # Taken before the strategy runs: if it writes into what it is shown, that does not change what is committed.
         token = seen.token.clone()
         confidence = seen.confidence.clone()
@@ -81,12 +81,13 @@ def observe(
     inputs: Inputs,
     prediction: Prediction,
     group: Group,
-    group_inputs: GroupInputs,
+    choices: Bool[Tensor, "g n"],
     state: GroupState,
 ) -> Observation:
     """What the strategy of a group sees: tokens, confidences, progress, attention."""
     row = group.members[0]
-    n = group_inputs.choices.shape[1]
+    n = choices.shape[1]
+    window = inputs.windows[group.rows]
     view = (group.rows, slice(0, n))
     logits = prediction.logits[view]
     precision = row.options.confidence_dtype or row.needs.precision
@@ -102,14 +103,14 @@ def observe(
         else:
             attention = without_padding(attention, inputs.padding[group.rows])
     return Observation(
-        masked=group_inputs.choices,
+        masked=choices,
         token=choice.token,
         confidence=choice.confidence,
         current=take(inputs.tokens, inputs.window)[view],
-        progress=Progress(*group_inputs.counts),
-        position=group_inputs.window[:, :1] + torch.arange(n, device=group_inputs.window.device),
-        window=group_inputs.window,
-        block=group_inputs.block,
+        progress=Progress(*inputs.counts[:, group.rows]),
+        position=window[:, :1] + torch.arange(n, device=window.device),
+        window=window,
+        block=inputs.blocks[group.rows],
         make_logits=choice.make_logits,
         captured=attention,
         drawn=state.noise,
