@@ -37,6 +37,8 @@ class PassPlan:
     """A forward pass before it starts."""
 
     groups: tuple[Group, ...]
+    members: list[Row]
+    """The rows in order, repeated ones included."""
     length: int
     """Columns of the canvas, padding included."""
     span: Span
@@ -44,11 +46,6 @@ class PassPlan:
     window: Span
     """The columns to predict, likewise."""
     attention: AttentionNeed | None
-
-    @cached_property
-    def members(self) -> list[Row]:
-        """The rows of the pass in order, repeated ones included."""
-        return [row for group in self.groups for row in group.members]
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -87,19 +84,20 @@ class Planner:
         multiple = self.multiple if self.multiple == 1 or len(rows) > 1 else 2 * self.multiple
         length = pool_length if keeps else rounded(max(row.length for row in rows), multiple)
         groups: list[Group] = []
-        for members in _by_rule(rows):
-            first = groups[-1].rows.stop if groups else 0
-            members = self._up_to_a_usual_number(members)
-            groups.append(Group(tuple(members), slice(first, first + len(members))))
-        ordered = [row for group in groups for row in group.members]
+        members: list[Row] = []
+        for alike in _by_rule(rows):
+            some = self._up_to_a_usual_number(alike)
+            groups.append(Group(tuple(some), slice(len(members), len(members) + len(some))))
+            members += some
         span: Span = slice(0, length)
         if keeps:
-            span = self._columns(ordered, [self._positions_to_compute(row) for row in ordered], length)
+            span = self._columns(members, [self._positions_to_compute(row) for row in members], length)
         return PassPlan(
             groups=tuple(groups),
+            members=members,
             length=length,
             span=span,
-            window=self._columns(ordered, [row.window for row in ordered], length),
+            window=self._columns(members, [row.window for row in members], length),
             attention=next((row.needs.attention for row in rows if row.needs.attention is not None), None),
         )
 
@@ -159,8 +157,7 @@ def _of_similar_width(rows: Sequence[Row]) -> list[list[Row]]:
     ordered = sorted(rows, key=lambda row: -widths[row])
     parts: list[list[Row]] = []
     for place, row in enumerate(ordered):
-        excess = widths[parts[-1][0]] - widths[row] if parts else 0
-        if not parts or excess * (len(ordered) - place) > PASS_COST:
+        if not parts or (widths[parts[-1][0]] - widths[row]) * (len(ordered) - place) > PASS_COST:
             parts.append([])
         parts[-1].append(row)
     return parts
