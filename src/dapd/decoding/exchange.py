@@ -34,9 +34,9 @@ class Inputs:
     """The columns to predict, likewise."""
     places: Int[Tensor, " b"] | None
     """Each row's place among the kept keys and values; None: all places in order, or nothing is kept."""
-    windows: Int[Tensor, "b 2"]
+    window_bounds: Int[Tensor, "b 2"]
     """The first position of each row's window, and the one after its last."""
-    blocks: Int[Tensor, "b 2"]
+    block_bounds: Int[Tensor, "b 2"]
     """Those of its active block."""
     counts: Int[Tensor, "5 b"]
     """The numbers of `Progress`, in order."""
@@ -48,15 +48,14 @@ class Inputs:
         """The inputs of a pass whose keys and values are kept in `pool`; None: they are not kept."""
         rows = plan.members
         places = [row.place for row in rows]
-        active = [row.blocks[row.block] for row in rows]
         return cls(
             tokens=torch.stack([pad(row.canvas.tokens, (plan.length - row.length, 0), value=pad_id) for row in rows]),
             padding=torch.tensor([plan.length - row.length for row in rows]),
             span=plan.span,
             window=plan.window,
             places=None if pool is None or places == [*range(pool.rows)] else torch.tensor(places),
-            windows=torch.tensor([(row.window.start, row.window.stop) for row in rows]),
-            blocks=torch.tensor([(block.start, block.stop) for block in active]),
+            window_bounds=torch.tensor([(row.window.start, row.window.stop) for row in rows]),
+            block_bounds=torch.tensor([(row.blocks[row.block].start, row.blocks[row.block].stop) for row in rows]),
             counts=torch.tensor([row.counts for row in rows]).T.contiguous(),
             choices=tuple(torch.stack([row.choices for row in group.members]) for group in plan.groups),
         )

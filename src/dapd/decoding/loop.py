@@ -87,7 +87,7 @@ def observe(
     """What the strategy of a group sees: tokens, confidences, progress, attention."""
     row = group.members[0]
     n = choices.shape[1]
-    window = inputs.windows[group.rows]
+    window = inputs.window_bounds[group.rows]
     view = (group.rows, slice(0, n))
     logits = prediction.logits[view]
     precision = row.options.confidence_dtype or row.needs.precision
@@ -110,7 +110,7 @@ def observe(
         progress=Progress(*inputs.counts[:, group.rows]),
         position=window[:, :1] + torch.arange(n, device=window.device),
         window=window,
-        block=inputs.blocks[group.rows],
+        block=inputs.block_bounds[group.rows],
         make_logits=choice.make_logits,
         captured=attention,
         drawn=state.noise,
