@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,20 +66,22 @@ def signature(tree: Any) -> Hashable:
 
 def packed(tree: Any) -> UInt8[Tensor, " bytes"]:
     """All tensors in one piece of memory, so that one operation copies them."""
-    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in _wide_first(tree)])
+    values = tensors(tree)
+    return torch.cat([values[number].reshape(-1).view(torch.uint8) for number in _wide_first(values)])
 
 
 def unpacked(memory: UInt8[Tensor, " bytes"], like: Any) -> Any:
     """A tree like another, whose tensors are views of the memory into which such a tree was packed."""
-    order = _wide_first(like)
-    parts = memory.split_with_sizes([tensor.nbytes for tensor in order])
-    views = {id(old): part.view(old.dtype).view(old.shape) for old, part in zip(order, parts, strict=True)}
-    return mapped(lambda old: views[id(old)], like)
+    values = tensors(like)
+    order = _wide_first(values)
+    parts = memory.split_with_sizes([values[number].nbytes for number in order])
+    views = {n: part.view(values[n].dtype).view(values[n].shape) for n, part in zip(order, parts, strict=True)}
+    return filled(like, [views[number] for number in range(len(values))])
 
 
-def _wide_first(tree: Any) -> list[Tensor]:
-    """The tensors, wide numbers first: packed in this order, each begins at an address that its dtype allows."""
-    return sorted(tensors(tree), key=lambda tensor: -tensor.element_size())
+def _wide_first(values: Sequence[Tensor]) -> list[int]:
+    """The numbers of the tensors, wide ones first: packed so, each begins at an address that its dtype allows."""
+    return sorted(range(len(values)), key=lambda number: -values[number].element_size())
 
 
 def moved(tree: Any, device: torch.device) -> Any:
