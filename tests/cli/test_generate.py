@@ -167,6 +167,16 @@ def test_a_model_of_the_lab_is_known_by_its_words_and_not_by_its_name() -> None:
     assert room_for(dapd.load("random:tiny-llada", device="cpu"), prompt) == DEFAULT_NEW_TOKENS
 
 
+def test_a_conversation_has_the_room_of_its_last_message() -> None:
+    """Whether a file has a prompt as a text or as messages must not change how many tokens are decoded."""
+    lm = dapd.load("lab")
+    prompt = get("shuffle").examples(1)[0].prompt
+    before = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    assert room_for(lm, [*before, {"role": "user", "content": prompt}]) == room_for(lm, prompt) == get("shuffle").room
+    assert room_for(lm, [{"role": "user", "content": prompt}, *before]) == DEFAULT_NEW_TOKENS
+    assert room_for(lm, lm.encode(prompt)) == DEFAULT_NEW_TOKENS
+
+
 def test_an_empty_text_says_why() -> None:
     lm = dapd.random("tiny-llada")
     eos = lm.network.profile.eos_id

@@ -120,7 +120,7 @@ class Row:
         asked = read_prompt(self.content, "the row")
         return asked if self.plan.raw and isinstance(asked, str) else lm.question(asked, self.plan.system)
 
-    def _room(self, lm: DiffusionLM, asked: object) -> int:
+    def _room(self, lm: DiffusionLM, asked: Prompt) -> int:
         n_new = self._said.get("max_new_tokens", self.plan.max_new_tokens)
         if n_new is None:
             return room_for(lm, asked)

@@ -206,9 +206,7 @@ class Planner:
         most = self.limits.new_tokens
         name, n_new = "max_tokens", wanted
         if n_new is None:
-            last = prompt[-1] if prompt else ""
-            said = last["content"] if isinstance(last, dict) else prompt
-            room = min(room_for(self.lm, said), most, self.lm.network.max_length - n_prompt)
+            room = min(room_for(self.lm, prompt), most, self.lm.network.max_length - n_prompt)
             name = "n_blocks" if options.block_length is None else "block_length"
             unit = options.block_length or options.n_blocks or 1
             n_new = max(unit, room - room % unit)

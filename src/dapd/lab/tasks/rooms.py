@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 
-from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM
+from dapd.generation import DEFAULT_NEW_TOKENS, DiffusionLM, Prompt
 from dapd.lab.tasks import TASKS, Task
 from dapd.lab.tasks.bundle import Bundle
 from dapd.models.words import WordTokenizer
 
 
-def room_for(lm: DiffusionLM, prompt: object) -> int:
+def room_for(lm: DiffusionLM, prompt: Prompt) -> int:
     """Tokens to decode where the user does not say how many: what the lab's task needs, or the common default."""
-    needed = room(str(prompt)) if is_of_the_lab(lm) else None
+    needed = room(_question(prompt)) if is_of_the_lab(lm) else None
     return DEFAULT_NEW_TOKENS if needed is None else needed
 
 
@@ -52,6 +52,13 @@ def room(prompt: str) -> int | None:
     n_questions = sum(line.startswith("[") for line in prompt.splitlines())
     rooms = [_asking(task, n_questions).room for task, frame in _frames().items() if frame.holds(prompt)]
     return max(rooms, default=None)
+
+
+def _question(prompt: Prompt) -> str:
+    """What a prompt asks: a text itself, the last message of a conversation; token ids show no task."""
+    last = prompt[-1] if isinstance(prompt, Sequence) and prompt else ""
+    said = last["content"] if isinstance(last, Mapping) else prompt
+    return said if isinstance(said, str) else ""
 
 
 def _shared(texts: Sequence[str]) -> str:
