@@ -181,6 +181,21 @@ def test_it_stops_and_begins_anew(browser, page):  # noqa: F811
     assert browser.js("return dapdViewer.lanes.length") == 1
 
 
+def test_tokens_behind_the_end_do_not_count_while_passes_come_either(browser, chatting):  # noqa: F811
+    """Fast-dLLM begins with the EOS at the end of its canvas; the card and the lane give one number all the time."""
+    opened(browser, chatting)
+    browser.js("document.querySelectorAll('.examples button')[0].click()")
+    ask(browser, browser.js("return document.querySelector('textarea').value"), a="fast-dllm")
+    until(lambda: browser.js("return dapdViewer.clock.last > 2"))
+    browser.js("document.querySelector('[name=stop]').click()")
+    until(lambda: done(browser))
+    shown, counted, decided = browser.js(
+        "const { written, decided } = dapdViewer.lanes[0].decoding;"
+        "return [Number(document.querySelectorAll('.race dd')[1].textContent), written.at(-1), decided.at(-1)]"
+    )
+    assert shown == counted < decided
+
+
 def test_a_visitor_of_the_lab_has_something_to_begin_with(browser, chatting):  # noqa: F811
     """The page names the model and offers prompts that it knows; the canvas is the one that `dapd generate` takes."""
     opened(browser, chatting)

@@ -92,12 +92,6 @@ class Counter {
     this.values = ["passes", "tokens", "tokens a pass", "seconds"].map((name) => [name, el("dd", {}, "0")]);
     const pairs = this.values.map(([name, value]) => el("div", {}, el("dt", {}, name), value));
     this.element = el("section", { "aria-label": label }, el("h2", {}, label), el("dl", {}, ...pairs));
-    this.tokens = 0;
-  }
-
-  add(record) {
-    this.tokens += record.positions.length;
-    this.show(record.step, this.tokens, record.seconds);
   }
 
   show(passes, tokens, seconds) {
@@ -106,7 +100,7 @@ class Counter {
     this.seconds = seconds;
   }
 
-  /** The server's own counts, which leave out what stands behind the end of the text. */
+  /** The server's own counts. */
   end({ passes, completion_tokens: tokens }) {
     this.show(passes, tokens, this.seconds ?? 0);
   }
@@ -129,7 +123,7 @@ async function decode(strategy, signal) {
     if (chunk.denoise) {
       trace.records.push(chunk.denoise);
       lane.add(chunk.denoise);
-      counter.add(chunk.denoise);
+      counter.show(chunk.denoise.step, lane.decoding.written.at(-1), chunk.denoise.seconds);
     }
     if (chunk.usage) counter.end(chunk.usage);
   }
