@@ -147,11 +147,19 @@ def test_a_run_directory_of_another_configuration_is_refused(tmp_path):
         list(train(small(4), tmp_path / "foreign", Execution()))
 
 
-def test_whoever_interrupts_a_training_is_told_that_it_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("dapd.cli.mrf.train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    result = CliRunner().invoke(app, ["train", "--models", "1", "--out", str(tmp_path), "--device", "cpu"])
-    assert result.exit_code == 130
-    assert result.stderr == "note: interrupted; the same command continues from here\n"
+def test_whoever_interrupts_a_training_is_told_how_it_goes_on(tmp_path, monkeypatch):
+    def interrupted(recipe, folder, execution):
+        for progress in train(small(12), folder, Execution(checkpoint_every=execution.checkpoint_every)):
+            if progress.step >= 10:
+                raise KeyboardInterrupt
+            yield progress
+
+    monkeypatch.setattr("dapd.cli.mrf.train", interrupted)
+    for every, told in ((100, "no checkpoint yet (one is written every 100 steps)"), (4, "from the last checkpoint")):
+        out = str(tmp_path / str(every))
+        result = CliRunner().invoke(app, ["train", "--checkpoint-every", str(every), "--out", out, "--device", "cpu"])
+        assert result.exit_code == 130
+        assert told in result.stderr
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):

@@ -21,7 +21,7 @@ from dapd.mrf import report as reports
 from dapd.mrf.evaluate import Budget
 from dapd.mrf.network import Positions, Shape
 from dapd.mrf.recipe import Masks, Recipe, Schedule, Variant, replicate
-from dapd.mrf.storage import SHIPPED, load_run
+from dapd.mrf.storage import CHECKPOINT, SHIPPED, load_run
 from dapd.mrf.sweep import SweepOptions, sweep
 from dapd.mrf.train import LOSS_FLOOR, Execution, Progress, train
 from dapd.plots.toy import report_figures
@@ -100,11 +100,18 @@ def train_and_tell(recipe: Recipe, out: Path, execution: Execution) -> None:
         models = plural(recipe.n_models, "model")
         console.print(f"No GPU in use: {models} on the CPU; the first steps tell how long it takes.")
     last = None
-    with crew.resumable():
+    with crew.resumable(lambda: _way_on(out, execution.checkpoint_every)):
         for last in train(recipe, out, execution):
             if last.step % max(100, recipe.steps // 40) == 0 or last.step < 100 or last.step == recipe.steps:
                 console.print(describe(last))
     console.print(f"{out}: {'finished' if last else 'was finished already'}")
+
+
+def _way_on(run: Path, every: int) -> str:
+    """How to continue a training that was interrupted."""
+    if (run / CHECKPOINT).is_file():
+        return "the same command continues from the last checkpoint"
+    return f"there is no checkpoint yet (one is written every {every} steps), so the same command begins anew"
 
 
 @app.command("sweep")

@@ -20,6 +20,8 @@ from dapd.mrf.recipe import Recipe, from_json, to_json
 SHARD_BYTES = 15 * 2**20
 SHIPPED = Path(__file__).parent / "weights"
 """The trained toy model that comes with the package."""
+CHECKPOINT = "checkpoint.pt"
+"""The file in a run directory from which a training continues."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def is_finished(folder: Path) -> bool:
-    return bool(sorted(folder.glob("weights-*.safetensors"))) and not (folder / "checkpoint.pt").exists()
+    return bool(sorted(folder.glob("weights-*.safetensors"))) and not (folder / CHECKPOINT).exists()
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> list[Path]:
@@ -87,9 +89,7 @@ def load_run(folder: Path, n_models: int | None = None, device: torch.device | s
     recipe = from_json(read_json(folder / "recipe.json"))
     shards = sorted(folder.glob("weights-*.safetensors"))
     if not shards:
-        hint = (
-            "its training has not finished: run `dapd mrf train` again" if (folder / "checkpoint.pt").exists() else ""
-        )
+        hint = "its training has not finished: run `dapd mrf train` again" if (folder / CHECKPOINT).exists() else ""
         raise DapdError(f"{folder} holds no weights; {hint or 'this is not a run directory of `dapd mrf train`'}")
     try:
         parts = [load_file(shard) for shard in shards]

@@ -282,7 +282,7 @@ def train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progre
 def _train(recipe: Recipe, folder: Path, execution: Execution) -> Iterator[Progress]:
     torch.set_float32_matmul_precision("high" if execution.tf32 else "highest")
     trainer = Trainer(recipe, execution)
-    path = folder / "checkpoint.pt"
+    path = folder / storage.CHECKPOINT
     if path.exists():
         trainer.restore(load_checkpoint(path, trainer, execution.device))
 
