@@ -7,11 +7,14 @@ import json
 import re
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
 
 import dapd
+from dapd import forms
 from dapd.canvas import Canvas
 from dapd.errors import DapdError
 from dapd.forms import BuildLimits, build, check_schema, worker
@@ -372,6 +375,34 @@ def test_a_form_says_what_is_to_be_installed(lm, monkeypatch):
 def test_forms_are_kept(lm):
     assert lm.form(regex="kept+") is lm.form(regex="kept+")
     assert lm.form() is None
+
+
+def test_a_form_that_takes_long_holds_up_no_other(lm, monkeypatch):
+    """Two threads that want the same one share its building; one that failed may be asked for again."""
+    may_end = Event()
+    built = []
+
+    def build(*_, regex, **__):
+        built.append(regex)
+        if regex.startswith("slow"):
+            assert may_end.wait(30)
+        if regex == "slow and wrong":
+            raise DapdError("too complicated")
+        return object()
+
+    monkeypatch.setattr(forms, "build", build)
+    with ThreadPoolExecutor(3) as threads:
+        slow = [threads.submit(lm.form, "slow") for _ in range(2)]
+        wrong = threads.submit(lm.form, "slow and wrong")
+        assert lm.form("quick") is lm.form("quick")
+        assert not any(one.done() for one in (*slow, wrong))
+        may_end.set()
+        assert slow[0].result() is slow[1].result()
+        with pytest.raises(DapdError, match="too complicated"):
+            wrong.result()
+    with pytest.raises(DapdError, match="too complicated"):
+        lm.form("slow and wrong")
+    assert sorted(built) == ["quick", "slow", "slow and wrong", "slow and wrong"]
 
 
 def test_the_letters_of_bytes():

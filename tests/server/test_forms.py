@@ -6,6 +6,7 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 import openai
@@ -80,6 +81,17 @@ def test_the_time_of_a_request_counts_while_its_form_is_built(served, monkeypatc
     assert time.monotonic() - began < 1
 
 
+def test_a_form_that_takes_long_does_not_hold_up_another(served, monkeypatch):
+    may_end = Event()
+    monkeypatch.setattr(served.lm, "form", lambda regex, **_: may_end.wait(30) and None if regex == "slow" else None)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(served.ask, regex="slow", max_tokens=4)
+        assert served.ask(regex="quick", max_tokens=4).status_code == 200
+        assert not slow.done()
+        may_end.set()
+        assert slow.result().status_code == 200
+
+
 def test_a_form_that_nobody_waits_for_any_more_is_not_built(served, monkeypatch):
     """A client that asks again after its own time is up would otherwise keep all others waiting for forms of its."""
     built = []
@@ -95,11 +107,11 @@ def test_a_form_that_nobody_waits_for_any_more_is_not_built(served, monkeypatch)
         return httpx.post(f"{served.base}/v1/completions", json=body, timeout=0.2 if regex == "b" else 20).status_code
 
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(ask, "a")
-        until(lambda: built)
+        first = [pool.submit(ask, regex) for regex in ("a", "aa")]  # as many as are built at a time
+        until(lambda: len(built) == 2)
         with pytest.raises(httpx.ReadTimeout):
             ask("b")
         assert ask("c") == 200
-        assert first.result() == 200
-    assert built == ["a", "c"]
+        assert [one.result() for one in first] == [200, 200]
+    assert sorted(built) == ["a", "aa", "c"]
     assert served.metric('dapd:requests_total{path="/v1/completions",status="499"}') == 1

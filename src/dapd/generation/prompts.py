@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -37,7 +38,7 @@ class TextModel:
         self.name = name or type(network).__name__
         self._given_tokenizer = tokenizer
         self._texts: dict[int, str] = {}
-        self._forms: dict[str, Constraint] = {}
+        self._forms: dict[str, Future[Constraint]] = {}
         self._forms_lock = Lock()
 
     @property
@@ -123,7 +124,8 @@ class TextModel:
     def form(self, regex: str | None = None, json_schema: Mapping[str, Any] | None = None) -> Constraint | None:
         """A regular expression or a JSON Schema as a constraint for decoding; None if neither is given.
 
-        The most recent ones are kept, because building one takes seconds.
+        The most recent ones are kept, because building one takes seconds. Threads that want the same one share its
+        building, and those that want others do not wait for it.
         """
         if regex is None and json_schema is None:
             return None
@@ -136,14 +138,20 @@ class TextModel:
 
         key = as_json([regex, json_schema])  # unsorted: a text has its properties in the schema's order
         with self._forms_lock:
-            if key not in self._forms:
+            known = self._forms.get(key)
+            form = self._forms.setdefault(key, Future())
+            for old in list(self._forms)[:-FORMS]:
+                del self._forms[old]
+        if known is None:
+            try:
                 tokens = self.tokenizer.token_bytes()
-                profile = self.network.profile
                 size = self.network.vocab_size
-                self._forms[key] = build(tokens, size, profile, regex=regex, json_schema=json_schema)
-                for old in list(self._forms)[:-FORMS]:
-                    del self._forms[old]
-            return self._forms[key]
+                form.set_result(build(tokens, size, self.network.profile, regex=regex, json_schema=json_schema))
+            except BaseException as error:
+                with self._forms_lock:
+                    self._forms.pop(key, None)  # what failed for lack of time may succeed later
+                form.set_exception(error)
+        return form.result()
 
     def token_text(self, token: int) -> str:
         """The text of one token; special tokens by their names."""

@@ -61,8 +61,9 @@ class Front:
         self.planner = Planner(lm, config.limits)
         self.readers = ThreadPoolExecutor(2, "dapd-reader")
         """Threads that read prompts, so that a long one does not hold up the event loop."""
-        self.builders = ThreadPoolExecutor(1, "dapd-builder")
-        """One thread for requests with a form: building one may take seconds, and other requests do not wait for it."""
+        self.builders = ThreadPoolExecutor(2, "dapd-builder")
+        """Threads for requests with a form: building one may take seconds, and other requests do not wait for it. A
+        second one, so that a form which takes its whole minute does not hold up all other forms."""
         self.closed = False
 
     def close(self) -> None:
