@@ -121,7 +121,9 @@ def check(path: Path) -> Table:
     try:
         figures = parse_json(path.read_text(encoding="utf-8"))["figures"]
         base, *others = [(one["replicas"], one["requests"], one["passes"], one["seconds"]) for one in figures]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise DapdError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
         raise DapdError(f"{path} is not what scale_replicas.py writes: {error}") from None
     row_seconds = base[3] / base[2]
     rows = []

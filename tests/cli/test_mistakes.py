@@ -99,6 +99,7 @@ def test_a_prompt_that_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"caf\xe9")
     options = ("generate", "-m", "random:tiny-llada", "--device", "cpu")
     assert "cannot read the prompt" in fails(main, *options, "--file", path)
+    assert fails(main, *options, "--file", "nofile").endswith("from nofile: No such file or directory\n")
     with path.open(encoding="utf-8") as file:
         monkeypatch.setattr(sys, "stdin", file)
         assert "cannot read the prompt from standard input" in fails(main, *options)

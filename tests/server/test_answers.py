@@ -197,6 +197,9 @@ def test_the_stock_client_lists_and_completes(served):
 def test_what_an_operator_asks(served):
     assert served.http.get("/health").json() == {"status": "ok"}
     assert served.http.get("/ready").json() == {"ready": True}
+    for path in ("/health", "/ready"):  # some load balancers ask with HEAD
+        answer = served.http.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
     assert served.http.get("/version").json()["model"] == served.lm.name
     before = served.metric("dapd:diffusion_num_committed_tokens_total")
     usage = served.ask(eos="ban").json()["usage"]

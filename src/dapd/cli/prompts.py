@@ -72,7 +72,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DapdError(f"cannot read the prompt from {path}: {first_line(error)}") from None
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise DapdError(f"cannot read the prompt from {path}: {why}") from None
 
 
 def _standard_input() -> str:

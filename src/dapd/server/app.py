@@ -193,11 +193,13 @@ def _add_operations(app: FastAPI, lm: DiffusionLM, engine: Engine) -> None:
             raise mistakes.MistakeError("model", "there is no such model", 404, "model_not_found")
         return about
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Whether the process is alive."""
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", responses={503: REFUSALS[503]})
     async def ready() -> Response:
         """Whether new requests are taken."""
