@@ -185,6 +185,8 @@ class Decoder:
         pass_ = Pass(plan, pool, partial(run_pass, self.model, plan, pool), inputs, states, began)
         if self.recordings is not None and all(row.recordable for row in plan.rows):
             pass_.flight = self.recordings.launch(self.weights, pass_)
+            if pass_.flight is not None:
+                pass_.states = []  # the recording has its own; these may be gigabytes, and passes may follow for long
         return pass_
 
     def _finish(self, pass_: Pass, steady: bool) -> list[Step]:

@@ -61,6 +61,7 @@ class Pass:
     """Computes it from inputs and states on the device."""
     inputs: Inputs
     states: list[GroupState]
+    """Those of its groups; none any more once it is replayed."""
     began: float
     """When its turn came; if it is replayed for the next turns, the first of them."""
     flight: Flight | None = None

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import torch
 
@@ -57,14 +57,21 @@ def _no_waiting() -> Iterator[None]:
     of is looked at here: the thread that shows a warning is the one that waits.
     """
     here = threading.get_ident()
-    waited = False
+    waits: list[str] = []
+    over = False
 
-    def show(message: Warning | str, *where: Any, **more: Any) -> None:
-        nonlocal waited
-        if not str(message).startswith(WAITS):
-            shown(message, *where, **more)
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if over or not str(message).startswith(WAITS):  # over: another thread's `catch_warnings` may put this back
+            shown(message, category, filename, lineno, file, line)
         elif threading.get_ident() == here:
-            waited = True
+            waits.append(f"{filename}:{lineno}")
 
     with _one_trial, warnings.catch_warnings():
         warnings.filterwarnings("always", message=WAITS)
@@ -77,5 +84,6 @@ def _no_waiting() -> Iterator[None]:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(mode)
-    if waited:
-        raise RuntimeError("it waits for the device, as a read of a tensor's value does")
+            over = True
+    if waits:
+        raise RuntimeError(f"it waits for the device, as a read of a tensor's value does ({waits[0]})")
