@@ -445,6 +445,26 @@ SEES_PADDING = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", SEES_PADDING)
+def test_padding_is_seen_in_half_precision_too(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    inner = SEES_PADDING[kind]().to(dtype)
+    network = HubMaskedLM(inner, Profile(mask_id=4, eos_id=2, pad_id=1))
+    assert network.sees_padding
+    assert next(iter(network.parameters())).dtype == dtype
+
+
+def test_the_trial_of_padding_leaves_a_model_as_it_is() -> None:
+    """BigBird's gives up its blocks when it sees a short text; and a model may have room for few tokens."""
+    config = transformers.BigBirdConfig(attention_type="block_sparse", block_size=2, num_random_blocks=1, **COMMON)
+    network = HubMaskedLM(transformers.BigBirdForMaskedLM(config), Profile(mask_id=4, eos_id=2, pad_id=1))
+    assert network.sees_padding
+    assert network.inner.bert.attention_type == "block_sparse"
+    short = transformers.BertConfig(max_position_embeddings=6, **COMMON)
+    assert not HubMaskedLM(transformers.BertForMaskedLM(short), network.profile).sees_padding
+
+
 @pytest.mark.parametrize("kind", SEES_PADDING)
 def test_rows_of_a_model_that_sees_padding_are_computed_one_by_one(kind: str) -> None:
     torch.manual_seed(3)
