@@ -82,14 +82,24 @@ def test_the_time_of_a_request_counts_while_its_form_is_built(served, monkeypatc
 
 
 def test_a_form_that_takes_long_does_not_hold_up_another(served, monkeypatch):
+    """Nor do clients that ask for it again and again."""
     may_end = Event()
-    monkeypatch.setattr(served.lm, "form", lambda regex, **_: may_end.wait(30) and None if regex == "slow" else None)
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(served.ask, regex="slow", max_tokens=4)
+    begun = []
+
+    def form(regex, **_):
+        begun.append(regex)
+        if regex == "slow":
+            assert may_end.wait(30)
+
+    monkeypatch.setattr(served.lm, "form", form)
+    with ThreadPoolExecutor(3) as pool:
+        assert served.ask(regex="slow", max_tokens=4, timeout=0.2).status_code == 504
+        slow = [pool.submit(served.ask, regex="slow", max_tokens=4) for _ in range(3)]
         assert served.ask(regex="quick", max_tokens=4).status_code == 200
-        assert not slow.done()
+        assert begun == ["slow", "quick"]
         may_end.set()
-        assert slow.result().status_code == 200
+        assert [one.result().status_code for one in slow] == [200] * 3
+    assert begun == ["slow", "quick"] + ["slow"] * 3
 
 
 def test_a_form_that_nobody_waits_for_any_more_is_not_built(served, monkeypatch):

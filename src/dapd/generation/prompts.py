@@ -149,7 +149,8 @@ class TextModel:
                 form.set_result(build(tokens, size, self.network.profile, regex=regex, json_schema=json_schema))
             except BaseException as error:
                 with self._forms_lock:
-                    self._forms.pop(key, None)  # what failed for lack of time may succeed later
+                    if self._forms.get(key) is form:
+                        del self._forms[key]  # what failed for lack of time may succeed later
                 form.set_exception(error)
         return form.result()
 

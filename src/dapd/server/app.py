@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -34,6 +35,7 @@ from dapd.server.wire import Answering, ChatRequest, CompletionRequest, InfillRe
 from dapd.server.wire import Request as Asked
 
 Body = TypeVar("Body", bound=Asked)
+CLOSED = "the server is shutting down"
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": words}
     for status, words in {
@@ -64,6 +66,8 @@ class Front:
         self.builders = ThreadPoolExecutor(2, "dapd-builder")
         """Threads for requests with a form: building one may take seconds, and other requests do not wait for it. A
         second one, so that a form which takes its whole minute does not hold up all other forms."""
+        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Requests with one form take turns, so that they occupy one of these threads, whoever gives up waiting."""
         self.closed = False
 
     def close(self) -> None:
@@ -80,19 +84,39 @@ class Front:
         except DapdError:
             if not self.closed:
                 raise
-        raise ClosedError("the server is shutting down")
+        raise ClosedError(CLOSED)
+
+    async def _read_in_turn(self, form: str, read: Callable[[Body], Plan], body: Body) -> Plan:
+        """Read a request when no other one with its form is being read."""
+        turn = self.turns.setdefault(form, asyncio.Lock())
+        loop = asyncio.get_running_loop()
+
+        def end(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the server has ended
+                loop.call_soon_threadsafe(turn.release)
+
+        await turn.acquire()
+        if self.closed:
+            turn.release()
+            raise ClosedError(CLOSED)
+        reading = self.builders.submit(self._read, read, body)
+        reading.add_done_callback(end)  # a thread goes on even if nobody waits for it any more
+        return await asyncio.wrap_future(reading)
 
     async def serve(self, kind: Kind, body: Body, read: Callable[[Body], Plan], request: Request) -> Response:
         if not self.engine.ready:
-            raise ClosedError("the server is shutting down")
-        form = isinstance(body, Answering) and body.has_form
-        readers = self.builders if form else self.readers
+            raise ClosedError(CLOSED)
+        form = body.form if isinstance(body, Answering) else None
         self.planner.check_model(body)
         seconds = self.planner.seconds(body)
         deadline = time.monotonic() + seconds
-        reading = asyncio.get_running_loop().run_in_executor(readers, self._read, read, body)
+        reading: asyncio.Future[Plan]
+        if form is None:
+            reading = asyncio.wrap_future(self.readers.submit(self._read, read, body))
+        else:
+            reading = asyncio.ensure_future(self._read_in_turn(form, read, body))
         try:
-            async with watching(request.receive, reading.cancel), asyncio.timeout(seconds if form else None):
+            async with watching(request.receive, reading.cancel), asyncio.timeout(None if form is None else seconds):
                 plan = await reading
         except TimeoutError:
             return mistakes.answer(*mistakes.FAULTS["timeout"])

@@ -150,9 +150,14 @@ class Answering(Request):
     regex: Text | None = None
 
     @property
-    def has_form(self) -> bool:
-        """Whether the request prescribes a form for the text."""
-        return self.regex is not None or (self.response_format is not None and self.response_format.type != "text")
+    def form(self) -> str | None:
+        """The form that the request prescribes for the text, as it is written; None: it prescribes none."""
+        if self.regex is None and (self.response_format is None or self.response_format.type == "text"):
+            return None
+        try:
+            return self.model_dump_json(include={"regex", "response_format"})
+        except ValueError:  # nested too deeply, for which it will be refused
+            return ""
 
 
 class ContentPart(Wire):
