@@ -28,6 +28,11 @@ def missing_extra(package: str, extra: str, purpose: str) -> DapdError:
     return DapdError(f"{purpose} needs the package {package!r}: pip install 'dapd[{extra}]'")
 
 
+def reason(error: BaseException) -> str:
+    """Why a file could not be read or written: in the system's words, or as the library says it that was at work."""
+    return getattr(error, "strerror", None) or first_line(error)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of another library's exception, or the name of its class if it has no message."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dapd.errors import DapdError, first_line
+from dapd.errors import DapdError, first_line, reason
 from dapd.generation import DiffusionLM, Prompt
 from dapd.io.files import parse_json
 from dapd.models.chat import Message, read_conversation, read_prompt
@@ -72,8 +72,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or first_line(error)
-        raise DapdError(f"cannot read the prompt from {path}: {why}") from None
+        raise DapdError(f"cannot read the prompt from {path}: {reason(error)}") from None
 
 
 def _standard_input() -> str:

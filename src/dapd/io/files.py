@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from safetensors import SafetensorError
 
-from dapd.errors import DapdError, first_line
+from dapd.errors import DapdError, reason
 
 
 @contextlib.contextmanager
@@ -23,10 +23,8 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        raise DapdError(f"cannot write {path}: {error.strerror or error}") from None
-    except (RuntimeError, SafetensorError) as error:
-        raise DapdError(f"cannot write {path}: {first_line(error)}") from None
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise DapdError(f"cannot write {path}: {reason(error)}") from None
 
 
 def make_folder(folder: Path) -> Path:
@@ -34,7 +32,7 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DapdError(f"cannot make the folder {folder}: {error.strerror or error}") from None
+        raise DapdError(f"cannot make the folder {folder}: {reason(error)}") from None
     return folder
 
 

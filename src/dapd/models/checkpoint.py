@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, reason
 from dapd.io.files import parse_json
 
 INDEX = "model.safetensors.index.json"
@@ -288,4 +288,4 @@ def _opened(file: Path, device: str) -> Iterator[Any]:
                 raise DapdError(f"{file} is a pointer of Git LFS, not the weights: run `git lfs pull` there") from None
         raise DapdError(f"{file} cannot be read, it may be truncated: {error}") from None
     except OSError as error:
-        raise DapdError(f"cannot read {file}: {error.strerror or error}") from None
+        raise DapdError(f"cannot read {file}: {reason(error)}") from None

@@ -101,9 +101,10 @@ class HubMaskedLM:
             logits, attention = self._row_by_row(tokens, here, capture)
         else:
             logits, attention = self._pass(tokens, here, capture)
-        if attention is not None:
+        if attention is not None and capture is not None:
             attention = take(attention, window)
-            attention = attention if capture is None or capture.keys == "canvas" else take(attention, window, dim=2)
+            if capture.keys == "window":
+                attention = take(attention, window, dim=2)
         return Prediction(take(logits, window), attention)
 
     @cached_property

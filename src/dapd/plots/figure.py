@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dapd.errors import DapdError, missing_extra
+from dapd.errors import DapdError, missing_extra, reason
 
 SUFFIXES = (".png", ".svg", ".pdf")
 LOOK = {
@@ -222,4 +222,4 @@ def save(figure: Any, path: Path) -> None:
             warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the figure shows a box instead
             figure.savefig(path, dpi=200, metadata=dates.get(path.suffix.lower()))
     except OSError as error:
-        raise DapdError(f"cannot write the figure to {path}: {error.strerror or error}") from None
+        raise DapdError(f"cannot write the figure to {path}: {reason(error)}") from None

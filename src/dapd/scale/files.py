@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapd.errors import DapdError, first_line, missing_extra, unknown
+from dapd.errors import DapdError, first_line, missing_extra, reason, unknown
 from dapd.evaluation.runs import Record
 from dapd.io.files import parse_json, write_bytes
 
@@ -24,7 +24,7 @@ def read(path: Path) -> list[Any]:
         path.stat()  # pyarrow does not say that a file is missing
         rows: list[Any] = reader(path)
     except OSError as error:
-        raise DapdError(f"cannot read {path}: {error.strerror or first_line(error)}") from None
+        raise DapdError(f"cannot read {path}: {reason(error)}") from None
     if not rows:
         raise DapdError(f"{path} holds no rows")
     return rows
@@ -67,7 +67,7 @@ def _read_parquet(path: Path) -> list[Any]:
     try:
         rows: list[Any] = arrow.read_table(path).to_pylist()
     except (ValueError, OSError, OverflowError, NotImplementedError) as error:  # dates beyond Python's, unusual codecs
-        raise DapdError(f"cannot read {path}: {first_line(error)}") from None
+        raise DapdError(f"cannot read {path}: {reason(error)}") from None
     return rows
 
 

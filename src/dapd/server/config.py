@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dapd.errors import DapdError
+from dapd.errors import DapdError, reason
 
 KEYS_VARIABLE = "DAPD_API_KEYS"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -127,7 +127,7 @@ class Keys:
             try:
                 lines = path.read_text(encoding="utf-8-sig").splitlines()
             except (OSError, UnicodeDecodeError) as error:
-                raise DapdError(f"cannot read API keys from {path}: {getattr(error, 'strerror', error)}") from None
+                raise DapdError(f"cannot read API keys from {path}: {reason(error)}") from None
         found = [key.strip() for key in (*lines, *os.environ.get(KEYS_VARIABLE, "").split(","))]
         keys = tuple(key for key in found if key and not key.startswith("#"))
         if path is not None and not keys:
